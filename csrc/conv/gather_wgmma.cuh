@@ -75,6 +75,7 @@ TP_DEVICE void copy_patches(const GatherWgmma<T>& work, const WgmmaShare& share,
 template <class T, class Tile, Pass pass>
 TP_DEVICE void copy_filters(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings) {
   block::Cursor& filter = rings.filter;
+  if (work.keeps_filters && filter.parity > 0) return;  // this is not the first tile
   const int kernel_cols = int(work.g.cols.kernel);
   TapSteps tap(share);
   for (int slab = share.first_slab; slab < share.last_slab; ++slab) {
@@ -112,6 +113,10 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
   block::Cursor &patch = rings.patch, &filter = rings.filter;
   const TapShifts shifts(share, work);
   const int steps = (share.last_slab - share.first_slab) * shifts.taps, patch_taps = work.by_runs ? 1 : shifts.taps;
+  if (steps == 0) {  // in a phase in which no tap contributes
+#pragma unroll
+    for (float& value : sum) value = 0;
+  }
   int used_patch = -1, used_filter = -1;  // the stages that running products read
   int taps_left = 0, across_left = 0, shift = 0;
 #pragma unroll 1
@@ -125,7 +130,8 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
     }
     // Wait for the filters of the tap, and start the products, 16 channels at a time: these are 32 bytes of each row of
     // filters in fprop, and 16 rows of them in dgrad.
-    rings.barriers[filter_full][filter.stage].wait(filter.parity);
+    // Filters that stay have arrived in the first round, and no other round ends.
+    rings.barriers[filter_full][filter.stage].wait(work.keeps_filters ? 0 : filter.parity);
     const unsigned pixels = rings.patches + unsigned(patch.stage * shape.stage_bytes + shift * block::row_bytes),
                    maps = rings.filters + unsigned(filter.stage * Tile::filter_bytes + group * 64 * block::row_bytes);
     block::begin_products();
@@ -139,7 +145,7 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
     // Now the products of the previous tap are complete, and the stages that they read are free.
     block::wait_for_products<1>();
     if (frees) rings.release(used_patch, used_filter);
-    used_filter = filter.stage;
+    if (!work.keeps_filters) used_filter = filter.stage;
     filter.next();
     shift += shifts.across;
     if (--across_left == 0) {
@@ -213,12 +219,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
       block::publish_barriers();
     }
     __syncwarp();
-    block::arrive_warps(2, ring_barriers + 2);
+    block::arrive_warps(2 + warp / 2, 3);  // the warp that copies patches waits at barrier 2, the other one at 3
   }
   // The copying warps wait for that when they have found their first tile.
   if (warp >= Tile::warps) {
-    const auto ready = [] {
-      block::sync_warps(2, ring_barriers + 2);
+    const auto ready = [&] {
+      block::sync_warps(2 + warp - Tile::warps, 3);
       block::allow_next_launch();
       block::wait_for_launch_before();
     };
@@ -239,7 +245,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
     block::wait_for_launch_before();
   };
   for_tiles<Tile>(work, ready, [&](const WgmmaShare& share) {
-    float sum[Tile::sums] = {};  // stays zero in a phase in which no tap contributes
+    float sum[Tile::sums];
     multiply_patches<T, Tile, pass>(work, share, rings, group, sum);
     if constexpr (Tile::can_split) {
       if (work.splits > 1) return add_up_splits<T, Tile, pass>(work, share, sum, stages, received);
@@ -314,8 +320,13 @@ bool shape_tiles(GatherWgmma<T>& work) {
       ++work.patch_stages;
     }
     work.filter_stages = filters_beside(work.patch_stages);
+    // All tiles have the same filters if they differ in their pixels alone. Then these may fit, and are copied once.
+    const int64_t all_filters = work.slabs * g.rows.kernel * g.cols.kernel;
+    work.keeps_filters = !is_last && work.map_blocks * g.groups * work.row_phases * work.col_phases == 1 &&
+                         all_filters <= work.filter_stages;
+    if (work.keeps_filters) work.filter_stages = int(all_filters);
     work.image = is_last ? 0 : ring_bytes<Tile>(work);
-    if (work.filter_stages >= 2 && image <= room) return true;
+    if ((work.filter_stages >= 2 || work.keeps_filters) && image <= room) return true;
     if (work.by_runs) return false;
   }
   return false;
@@ -354,6 +365,7 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   }
   work.split_slabs = ceil_div(work.slabs, work.splits);
   work.tile_count = int(work.tiles());
+  work.one_row = 65535 / work.shape.pitch + 1;
   work.by_map_block = Divisor(work.map_blocks);
   work.by_across = Divisor(work.shape.tiles_across);
   work.by_down = Divisor(work.shape.tiles_down);

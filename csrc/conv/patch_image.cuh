@@ -21,16 +21,16 @@ class WgmmaImage {
   }
 
   TP_DEVICE WgmmaImage(const GatherWgmma<T>& work, const WgmmaShare& share, unsigned char* data)
-      : work_(work), share_(share), data_(data), one_row_(65535 / work.shape.pitch + 1) {}
+      : work_(work), share_(share), data_(data) {}
 
   // Whether the sums that this thread holds of the tile's pixels are finite.
   TP_DEVICE bool sums_are_finite(const Sums& sum) const {
-    float zero = 0;  // becomes NaN
+    float zeros[4] = {};  // become NaN
 #pragma unroll
-    for (int i = 0; i < Tile::sums; ++i) zero += sum[i] * 0.0f;
-    if (zero == 0) return true;
+    for (int i = 0; i < Tile::sums; ++i) zeros[i % 4] += sum[i] * 0.0f;
+    if (zeros[0] + zeros[1] + zeros[2] + zeros[3] == 0) return true;
     // Some position has a sum that is not finite. Only those of pixels matter.
-    zero = 0;
+    float zero = 0;
 #pragma unroll
     for (int i = 0; i < Tile::sums; ++i) {
       if (pixel_at(i / 4 * 8 + lane() % 4 * 2 + i % 2) != nowhere()) zero += sum[i] * 0.0f;
@@ -85,17 +85,24 @@ class WgmmaImage {
     }
     TP_DEVICE unsigned at(unsigned pixel) const { return first + pixel * pitch + ((pixel * 16 & turns) ^ turn); }
   };
-  // Writes four matrices at a time: sixteen maps, in rows, by sixteen positions. The last ones may be eight positions,
-  // twice.
+  // Writes four matrices at a time: sixteen maps, in rows, by sixteen positions.
   TP_DEVICE void set_pixels(int group, const Sums& sum) const {
+    static_assert(Tile::sums % 8 == 0);
     const EightMaps maps(*this, unsigned(row_of(group, 0)) / 16 * 2 + unsigned(lane()) / 8 % 2);
-#pragma unroll
-    for (int j = 0; j < Tile::sums; j += 8) {
-      const int next = j + 4 < Tile::sums ? 4 : 0;
+    const int first = lane() / 16 * 8 + lane() % 8;
+    const auto set = [&](int j, unsigned address) {
       const auto pair = [&](int i) { return block::half_pair<T>(sum[j + i], sum[j + i + 1]); };
-      const int pixel = pixel_at(j * 2 + lane() / 16 * next * 2 + lane() % 8);
-      block::store_transposed(maps.at(unsigned(pixel)), pair(0), pair(2), pair(next), pair(next + 2));
+      block::store_transposed(address, pair(0), pair(2), pair(4), pair(6));
+    };
+    if (work_.stores_boxes && work_.shape.rows == 1 && work_.shape.cols == Tile::positions) {
+      // Every position is a pixel, and the compiler knows the distances between the addresses.
+      const unsigned address = maps.at(unsigned(first));
+#pragma unroll
+      for (int j = 0; j < Tile::sums; j += 8) set(j, address + unsigned(j * 2 * block::row_bytes));
+      return;
     }
+#pragma unroll
+    for (int j = 0; j < Tile::sums; j += 8) set(j, maps.at(unsigned(pixel_at(j * 2 + first))));
   }
   // The same if the image has the pixels of a map next to each other: pairs of neighbouring positions.
   TP_DEVICE void set_maps(int group, const Sums& sum) const {
@@ -139,7 +146,7 @@ class WgmmaImage {
   TP_DEVICE int pixel_at(int position) const {
     const int rows = work_.stores_boxes ? work_.shape.rows : share_.tile_rows;
     const int cols = work_.stores_boxes ? work_.shape.cols : share_.tile_cols;
-    const int row = position * one_row_ >> 16, col = position - row * work_.shape.pitch;
+    const int row = position * work_.one_row >> 16, col = position - row * work_.shape.pitch;
     return row < rows && col < cols ? row * cols + col : nowhere();
   }
   TP_DEVICE int nowhere() const { return work_.stores_boxes ? work_.shape.rows * work_.shape.cols : Tile::positions; }
@@ -198,7 +205,6 @@ class WgmmaImage {
   const GatherWgmma<T>& work_;
   const WgmmaShare& share_;
   unsigned char* const data_;
-  const int one_row_;  // 2^16 / pitch, rounded up, by which positions below 256 are divided exactly
 };
 
 }  // namespace tp::conv

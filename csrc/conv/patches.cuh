@@ -83,9 +83,11 @@ struct GatherWgmma {
   // A tile's number counts blocks of maps fastest, then tiles of an image, images, phases and groups.
   Divisor by_map_block{1}, by_across{1}, by_down{1}, by_image{1}, by_col_phase{1}, by_row_phase{1};
   int slabs, patch_stages, filter_stages;
+  bool keeps_filters;           // whether the stages of filters hold all that a block multiplies, tile after tile
   int splits = 1, split_slabs;  // among the blocks of a cluster (gather_splits.cuh): how many, and the slabs of each
   int tile_count;
-  int image;  // where shared memory holds the image of a finished tile
+  int image;    // where shared memory holds the image of a finished tile
+  int one_row;  // 2^16 / pitch, rounded up, by which positions below 256 are divided exactly
   TP_HD int64_t tiles() const {
     return g.groups * row_phases * col_phases * shape.images * shape.tiles_down * shape.tiles_across * map_blocks;
   }
