@@ -50,6 +50,8 @@ PROBLEMS = (
     ((1, 1000, 14, 14), (200, 1000, 1, 1), {}),
     ((4, 1024, 13, 14), (256, 1024, 1, 1), {}),  # clusters of three blocks
     ((3, 256, 28, 27), (64, 256, 1, 1), {}),
+    ((16, 328, 31, 30), (56, 328, 1, 1), {}),  # few maps of many channels
+    ((6, 64, 5, 12), (64, 64, 3, 3), {"padding": 1}),  # images of an odd number of rows, in pairs
 )
 
 

@@ -40,12 +40,18 @@ struct PatchGradTile {
     const int halo = int(2 * e.cols.dilation), pitch = group_pixels + halo;
     double least = 0;
     const auto consider = [&](int images, int rows) {
+      const bool together = images > 1;
+      const int line = pitch * pixel_bytes, dy_image = rows * group_bytes, x_image = (rows + halo) * line,
+                step = together ? 1 : 2;  // rows
       const PatchSlab slab{images,
                            rows,
                            pitch,
-                           images * rows / 2,
-                           images * rows * group_bytes,
-                           images * (rows + halo) * pitch * pixel_bytes,
+                           images * dy_image,
+                           images * x_image,
+                           together ? images / 2 : 1,
+                           rows / step,
+                           {together ? dy_image : group_bytes, step * group_bytes / 16, dy_image / 16},
+                           {together ? x_image : line, step * line / 16, (2 * x_image - rows * line) / 16},
                            ceil_div(e.cols.out, int64_t(group_pixels)),
                            ceil_div(e.rows.out, int64_t(rows)),
                            e.cols.out % group_pixels + e.rows.out % rows > 0};
@@ -61,11 +67,9 @@ struct PatchGradTile {
     work.stage_bytes = work.slab.dy_bytes + ceil_div(work.slab.x_bytes, 1024) * 1024;
     work.stages = min(memory / work.stage_bytes, most_stages);
   }
-  // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of its units. To find the next pair takes
-  // it 173 cycles.
+  // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of its units.
   static double cycles(const PatchSlab& slab, double busy) {
-    return slab_cycles(slab.pairs * groups, units_each * channels, busy, slab.dy_bytes + slab.x_bytes,
-                       slab.pairs * 173);
+    return slab_cycles(slab.turns * slab.pairs * groups, units_each * channels, busy, slab.dy_bytes + slab.x_bytes);
   }
   template <class T>
   static double cycles(const WgradWgmma<T>& work, double busy) {
@@ -112,37 +116,44 @@ TP_DEVICE void multiply_patches(const WgradWgmma<T>& work, const UnitShare& shar
                                 block::Barrier* full, block::Barrier* empty, int tap_row, UnitTileSums<Tile>& sum) {
   const PatchSlab& shape = work.slab;
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
-  const int line = shape.pitch * Tile::pixel_bytes, dilation = int(work.e.cols.dilation),
-            next_image = 2 * dilation * line, first_line = tap_row * dilation * line;
+  const int dilation = int(work.e.cols.dilation), tap_bytes = dilation * Tile::pixel_bytes;
+  const unsigned first = unsigned(shape.dy_bytes + tap_row * tap_bytes * shape.pitch);
   block::Cursor cursor(work.stages);
-  block::Barrier* used = nullptr;  // the stage that running products read
+  int used = -1;  // the stage of the slab before, which its last product may still read
 #pragma unroll
   for (float& value : sum[0]) value = 0;
 #pragma unroll 1
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
     full[cursor.stage].wait(cursor.parity);
-    unsigned left = stages + unsigned(cursor.stage * work.stage_bytes),
-             right = left + unsigned(shape.dy_bytes + first_line);
-    int rows_left = shape.rows;
-    const auto advance = [&] {  // to the group below, or to the first one of the next image
-      right += line;
-      if (--rows_left == 0) rows_left = shape.rows, right += next_image;
+    const unsigned stage = stages + unsigned(cursor.stage * work.stage_bytes);
+    uint64_t left = block::factor_at(stage, 16, shape.of_dy.apart),
+             right = block::factor_at<Tile::channels>(stage + first, tap_bytes, shape.of_x.apart);
+    // Starts the products of so many pairs. Then those before them are complete, and the slab before is free.
+    const auto multiply = [&](auto pairs) {
+      block::begin_products();
+#pragma unroll
+      for (int k = 0; k < pairs.value; ++k, left += shape.of_dy.step, right += shape.of_x.step) {
+        block::multiply_tiles<T, false, false>(sum[0], left, right, true);
+      }
+      block::commit_products();
+      block::wait_for_products<1>();
+      if (frees && used >= 0) empty[used].arrive();
+      used = -1;
     };
 #pragma unroll 1
-    for (int pair = 0; pair < shape.pairs; ++pair) {
-      const unsigned first = right;
-      advance();
-      block::begin_products();
-      block::multiply_tiles<T, false, false>(
-          sum[0], block::factor_at(left, 16, Tile::group_bytes),
-          block::factor_at<Tile::channels>(first, dilation * Tile::pixel_bytes, int(right - first)), true);
-      advance();
-      left += 2 * Tile::group_bytes;
+    for (int turn = shape.turns; turn > 0; --turn) {
+      // The products of a group run back to back; groups of one would wait for each other's beginning.
+#pragma unroll 1
+      for (int pairs = shape.pairs; pairs > 0; pairs -= 4) {
+        pairs >= 4   ? multiply(std::integral_constant<int, 4>{})
+        : pairs == 3 ? multiply(std::integral_constant<int, 3>{})
+        : pairs == 2 ? multiply(std::integral_constant<int, 2>{})
+                     : multiply(std::integral_constant<int, 1>{});
+      }
+      left += shape.of_dy.turn;
+      right += shape.of_x.turn;
     }
-    block::commit_products();
-    block::wait_for_products<1>();
-    if (frees && used) used->arrive();
-    used = &empty[cursor.stage];
+    used = cursor.stage;
   }
   block::wait_for_products<0>();
 }

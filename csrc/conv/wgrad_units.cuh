@@ -5,10 +5,20 @@
 
 namespace tp::conv {
 
-// A slab of wgrad_patches.cuh: groups of eight pixels, in `rows` rows of each of `images` images.
+// How the products of wgrad_patches.cuh go through a factor of a slab: the distance in bytes of the groups of a pair;
+// and from one pair to the next, and besides from one turn to the next, in units of 16 bytes.
+struct PairWalk {
+  int apart, step, turn;
+};
+
+// A slab of wgrad_patches.cuh: groups of eight pixels, in `rows` rows of each of `images` images. A product reads a
+// pair of groups: in the same row of two images or, if there is only one, in two rows. `turns` times `pairs` of them
+// follow each other.
 struct PatchSlab {
-  int images, rows, pitch, pairs;  // pitch: pixels from one row of a patch to the next; pairs of groups
+  int images, rows, pitch;  // pitch: pixels from one row of a patch to the next
   int dy_bytes, x_bytes;
+  int turns, pairs;
+  PairWalk of_dy, of_x;
   int64_t across, down;  // slabs beside and below each other
   bool is_ragged;        // whether some of them extend beyond dy
 };
@@ -43,10 +53,11 @@ template <class Tile>
 using UnitTileSums = float[Tile::blocks_each][Tile::units_each * Tile::channels / 2];
 
 // The cycles that a multiprocessor of an H200 takes for a slab of a tile. Its products are so many instructions of so
-// many columns, and take longer if a part `busy` of the multiprocessors multiplies at the same time. Or the copies take
-// longer, of so many bytes, or whatever else takes at least so long.
-inline double slab_cycles(int instructions, int columns, double busy, int copied, int at_least) {
-  const double products = instructions * (columns / 2 + 1.6) * (1 + busy / 10);
+// many columns, and take longer if a part `busy` of the multiprocessors multiplies at the same time; to read the
+// factors takes at least 34 cycles each. Or the copies take longer, of so many bytes, or whatever else takes at least
+// so long.
+inline double slab_cycles(int instructions, int columns, double busy, int copied, int at_least = 0) {
+  const double products = instructions * max(columns / 2 + 1.6, 34.0) * (1 + busy / 10);
   return max(max(products, copied / 53.0), double(at_least)) + 14;
 }
 
