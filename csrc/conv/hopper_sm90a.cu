@@ -25,7 +25,6 @@ using Patch16 = PatchGradTile<16>;
 using Wgrad64x576 = TapGradTile<1, 9, 1, 3>;
 using Wgrad128x384 = TapGradTile<2, 6, 1, 2>;
 using Wgrad128x256 = TapGradTile<2, 4, 1, 2>;
-using Wgrad64x256 = TapGradTile<1, 4, 1, 2, 64, 64>;
 using Wgrad256x64 = TapGradTile<4, 1, 2, 1>;
 using Wgrad128x128 = TapGradTile<2, 2, 2, 1, 64, 64>;
 using Wgrad128x64 = TapGradTile<2, 1, 2, 1, 64, 64>;
@@ -246,7 +245,6 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   consider(Wgrad64x576{});
   consider(Wgrad256x64{});
   consider(Wgrad128x256{});
-  consider(Wgrad64x256{});
   consider(Wgrad128x128{});
   consider(Wgrad128x64{});
   launch(e, best, x, dy, context);

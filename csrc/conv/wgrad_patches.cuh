@@ -67,9 +67,11 @@ struct PatchGradTile {
     work.stage_bytes = work.slab.dy_bytes + ceil_div(work.slab.x_bytes, 1024) * 1024;
     work.stages = min(memory / work.stage_bytes, most_stages);
   }
-  // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of its units.
+  // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of its units. A slab takes 20 cycles to
+  // begin.
   static double cycles(const PatchSlab& slab, double busy) {
-    return slab_cycles(slab.turns * slab.pairs * groups, units_each * channels, busy, slab.dy_bytes + slab.x_bytes);
+    const int products = slab.turns * slab.pairs * groups, copied = slab.dy_bytes + slab.x_bytes;
+    return slab_cycles(products, units_each * channels, busy, copied) + 20;
   }
   template <class T>
   static double cycles(const WgradWgmma<T>& work, double busy) {

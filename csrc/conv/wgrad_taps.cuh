@@ -33,12 +33,12 @@ struct TapGradTile {
     work.stage_bytes = TapGradTile::stage_bytes;
   }
   // For 16 pixels at a time, each warpgroup multiplies its maps, 64 at a time. What does not exist is not copied. A
-  // copy takes at least 46 cycles.
+  // copy takes at least 46 cycles, and a slab 60 to begin.
   template <class T>
   static double cycles(const WgradWgmma<T>& work, double busy) {
     const int of_dy = int(min(ceil_div(work.e.maps, int64_t(64)), int64_t(blocks))), of_x = min(work.units, units);
-    return slab_cycles(slab / 16 * blocks * unit_groups, units_each * channels, busy, of_dy * dy_bytes + of_x * x_bytes,
-                       (of_dy + of_x) * 46);
+    const int products = slab / 16 * blocks * unit_groups, copied = of_dy * dy_bytes + of_x * x_bytes;
+    return max(slab_cycles(products, units_each * channels, busy, copied), (of_dy + of_x) * 46.0) + 60;
   }
   template <class T>
   static void map_operands(WgradWgmma<T>& work, const ChannelsLast<T>& x, const ChannelsLast<T>& dy) {

@@ -52,13 +52,11 @@ struct WgradWgmma {
 template <class Tile>
 using UnitTileSums = float[Tile::blocks_each][Tile::units_each * Tile::channels / 2];
 
-// The cycles that a multiprocessor of an H200 takes for a slab of a tile. Its products are so many instructions of so
-// many columns, and take longer if a part `busy` of the multiprocessors multiplies at the same time; to read the
-// factors takes at least 34 cycles each. Or the copies take longer, of so many bytes, or whatever else takes at least
-// so long.
-inline double slab_cycles(int instructions, int columns, double busy, int copied, int at_least = 0) {
-  const double products = instructions * max(columns / 2 + 1.6, 34.0) * (1 + busy / 10);
-  return max(max(products, copied / 53.0), double(at_least)) + 14;
+// The cycles that a multiprocessor of an H200 takes for the products of a slab of a tile, or for its copies, if these
+// take longer. The products are so many instructions of so many columns; to read their factors takes 37 cycles each,
+// and they take longer if a part `busy` of the multiprocessors multiplies at the same time.
+inline double slab_cycles(int instructions, int columns, double busy, int copied) {
+  return max(instructions * max(columns / 2 + 1.6, 37.0) * (1 + 0.03 * busy), copied / 48.0);
 }
 
 // The share of a block: one tile of dw over one slice. The blocks of a cluster differ only in their slice.
