@@ -28,15 +28,54 @@
 namespace tp::conv {
 namespace {
 
+// Copies `count` matrices of so many rows and columns, transposed.
 template <class T>
-void fprop(const Elements<T>& e, Context& context) {
+T* transposed(const T* from, int64_t count, int64_t rows, int64_t cols, Context& context) {
+  const int64_t size = rows * cols;
+  T* const to = context.workspace<T>(count * size);
+  context.parallel_for(count, max(int64_t(1), 4096 / size), [=](int64_t begin, int64_t end) {
+    on_vectors([=] {
+      for (int64_t i = begin; i < end; ++i) transpose(rows, cols, from + i * size, cols, to + i * size, rows);
+    });
+  });
+  return to;
+}
+
+// The order in which fprop adds up the taps of a pixel, and wgrad computes their sums: channel by channel, or, where
+// channels are neighbours in memory, all channels of one tap after another. So a cache line of x serves all that it has
+// at once. Otherwise the lines of all taps would have to stay in the L1 cache, whose sets they share if there are many
+// channels.
+template <class T>
+struct TapOrder {
+  int64_t channels, taps;
+  bool by_tap;
+
+  TapOrder(const Elements<T>& e, const Input<T>& input)
+      : channels(e.channels),
+        taps(e.taps()),
+        by_tap(input.last && taps > 1 && channels > 64 / int64_t(sizeof(acc_t<T>))) {}
+  // The index [channel, tap] of the k-th one.
+  int64_t operator()(int64_t k) const { return by_tap ? k % channels * taps + k / channels : k; }
+};
+
+// `filters_by_tap` are the filters in channels_last, [map, tap, channel], or null if there are none.
+template <class T>
+void fprop(const Elements<T>& e, Context& context, const T* filters_by_tap = nullptr) {
   using A = acc_t<T>;
   const auto kernel = accumulate_for<A>(e.maps);
   const int64_t lanes = kernel.lanes, blocks = ceil_div(e.maps, lanes), depth = e.channels * e.taps();
+  const Tiling tiling = output_tiles(e, context);
+  const Tasks tasks(context, tiling.count(), e.groups, blocks);
+  const Input<T> input(e, tiling.size);
+  const TapOrder<T> order(e, input);
+  const T* weight = e.weight;
+  if (order.by_tap) {
+    weight = filters_by_tap ? filters_by_tap : transposed(e.weight, e.m, e.channels, e.taps(), context);
+  }
   A* filters = context.workspace<A>(e.groups * blocks * depth * lanes);
   run_tasks(context, e.groups * blocks, [&](int64_t i, int64_t) {
     const int64_t lane0 = i % blocks * lanes;
-    const T* from = e.weight + (i / blocks * e.maps + lane0) * depth;
+    const T* from = weight + (i / blocks * e.maps + lane0) * depth;
     pack(filters + i * depth * lanes, depth, e.maps - lane0, lanes,
          [&](int64_t k, int64_t lane) { return A(from[lane * depth + k]); });
   });
@@ -47,15 +86,13 @@ void fprop(const Elements<T>& e, Context& context) {
          [&](int64_t, int64_t lane) { return A(e.bias[group * e.maps + lane]); });
   }
 
-  const Tiling tiling = output_tiles(e, context);
-  const Tasks tasks(context, tiling.count(), e.groups, blocks);
-  const Input<T> input(e, tiling.size);
   const int64_t pixels = tiling.size.pixels(), threads = min(tasks.count(), int64_t(context.device.threads));
-  int64_t* taps = context.workspace<int64_t>(depth);
+  int64_t *channel_taps = context.workspace<int64_t>(depth), *taps = context.workspace<int64_t>(depth);
   int64_t* from = context.workspace<int64_t>(pixels);
   int64_t* to = context.workspace<int64_t>(pixels);
   int64_t* to_y = context.workspace<int64_t>(pixels);
-  input.taps(taps);
+  input.taps(channel_taps);
+  for (int64_t k = 0; k < depth; ++k) taps[k] = channel_taps[order(k)];
   input.pixels(tiling.size, from);
   for (int64_t i = 0; i < pixels; ++i) to[i] = i * lanes;
   pixel_offsets(tiling.size, e.y_strides.image, e.y_strides.row, e.y_strides.col, to_y);
@@ -220,22 +257,12 @@ void wgrad(const Elements<T>& e, Context& context) {
   const int64_t threads = min(tasks.count(), int64_t(context.device.threads));
   const Input<T> input(e, tiling.size);
   const int64_t pixels = tiling.size.pixels();
-  int64_t* from = context.workspace<int64_t>(taps);
+  const TapOrder<T> order(e, input);
+  int64_t *channel_taps = context.workspace<int64_t>(taps), *from = context.workspace<int64_t>(taps);
   int64_t* to = context.workspace<int64_t>(taps);
   int64_t* off = context.workspace<int64_t>(pixels);
-  input.taps(from);
-  for (int64_t k = 0; k < taps; ++k) to[k] = k * lanes;
-  constexpr int64_t line = 64 / int64_t(sizeof(A));
-  if (input.last && e.taps() > 1 && e.channels > line) {
-    // Channels are neighbours in memory, so their sums follow each other: a cache line of x serves all that it has.
-    int64_t* const ordered = context.workspace<int64_t>(taps);
-    for (int64_t k = 0; k < taps; ++k) {
-      const int64_t tap = k % e.channels * e.taps() + k / e.channels;
-      ordered[k] = from[tap];
-      to[k] = tap * lanes;
-    }
-    from = ordered;
-  }
+  input.taps(channel_taps);
+  for (int64_t k = 0; k < taps; ++k) from[k] = channel_taps[order(k)], to[k] = order(k) * lanes;
   input.pixels(tiling.size, off);
   const int64_t panel_size = lines(pixels * lanes), values = input.copy_size + panel_size;
   A* scratch = context.workspace<A>(threads * values);
@@ -283,10 +310,10 @@ void wgrad(const Elements<T>& e, Context& context) {
 }
 
 template <class T>
-void products(const Elements<T>& e, Pass pass, Context& context) {
+void products(const Elements<T>& e, Pass pass, Context& context, const T* filters_by_tap = nullptr) {
   switch (pass) {
     case Pass::fprop:
-      return fprop(e, context);
+      return fprop(e, context, filters_by_tap);
     case Pass::dgrad:
       return dgrad(e, context);
     case Pass::wgrad:
@@ -298,15 +325,8 @@ void products(const Elements<T>& e, Pass pass, Context& context) {
 template <class T>
 Args with_nchw_filters(Args args, Context& context) {
   if (args.filters == Layout::nchw) return args;
-  const int64_t channels = args.c / args.groups, taps = args.rows.kernel * args.cols.kernel, size = channels * taps;
-  const T* const from = static_cast<const T*>(args.weight);
-  T* const to = context.workspace<T>(args.m * size);
-  context.parallel_for(args.m, max(int64_t(1), 4096 / size), [=](int64_t begin, int64_t end) {
-    on_vectors([=] {
-      for (int64_t m = begin; m < end; ++m) transpose(taps, channels, from + m * size, channels, to + m * size, taps);
-    });
-  });
-  args.weight = to;
+  const int64_t taps = args.rows.kernel * args.cols.kernel;
+  args.weight = transposed(static_cast<const T*>(args.weight), args.m, taps, args.c / args.groups, context);
   args.filters = Layout::nchw;
   return args;
 }
@@ -340,7 +360,8 @@ void threaded(const Args& problem, Context& context) {
     if (winograd_pays(problem)) return winograd<T>(problem, context);
     const Args args = with_nchw_filters<T>(problem, context);
     if (by_channels<T>(args, context) || lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
-    products(Elements<T>(args), args.pass, context);
+    const bool has_by_tap = problem.filters == Layout::nhwc;
+    products(Elements<T>(args), args.pass, context, has_by_tap ? static_cast<const T*>(problem.weight) : nullptr);
   });
 }
 
