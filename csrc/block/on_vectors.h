@@ -1,5 +1,6 @@
 // Host loops on the widest vector instructions of the processor, chosen at run time, so that one binary serves all.
 #pragma once
+#include <type_traits>
 
 namespace tp {
 
@@ -9,6 +10,10 @@ namespace tp {
 namespace detail {
 template <class Loops>
 __attribute__((target("avx2,fma,f16c"), flatten)) void on_avx2(Loops loops) {
+  loops();
+}
+template <class Loops>
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"), flatten)) void on_avx512(Loops loops) {
   loops();
 }
 template <class Loops>
@@ -25,12 +30,25 @@ void on_vectors(Loops loops) {
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   has_avx2 ? detail::on_avx2(loops) : detail::on_any(loops);
 }
+
+// The same for loops that name their vectors: they are called with the size in bytes of the widest ones, a constant.
+template <class Loops>
+void on_widest_vectors(Loops loops) {
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (has_avx512) return detail::on_avx512([=] { loops(std::integral_constant<int, 64>{}); });
+  on_vectors([=] { loops(std::integral_constant<int, 32>{}); });
+}
 #else
 #define TP_INDEPENDENT
 
 template <class Loops>
 void on_vectors(Loops loops) {
   loops();
+}
+template <class Loops>
+void on_widest_vectors(Loops loops) {
+  loops(std::integral_constant<int, 32>{});
 }
 #endif
 

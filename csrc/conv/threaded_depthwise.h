@@ -17,7 +17,6 @@ namespace tp::conv {
 template <class T>
 class Depthwise {
   using A = acc_t<T>;
-  static constexpr int64_t lanes = 32 / int64_t(sizeof(A));
   static constexpr int taps_at_once = 3;      // of wgrad
   static constexpr int wide = 2, pixels = 4;  // vectors and pixels that are computed together
 
@@ -70,12 +69,12 @@ class Depthwise {
     context_.parallel_for(e_.n * height, grain, [=, this](int64_t begin, int64_t end) {
       constexpr bool direct = std::is_same<T, A>::value;
       const std::unique_ptr<A[]> space(new A[direct ? 0 : size_t(to.row)]);
-      on_vectors([=, this, sums = space.get()] {
+      on_widest_vectors([=, this, sums = space.get()](auto bytes) {
         for (int64_t i = begin; i < end; ++i) {
           T* const out = target + i / height * to.image + i % height * to.row;
           Row row{rows, cols, i % height, from, source + i / height * from.image, weights, starts, sums};
           if constexpr (direct) row.to = out;
-          gather_row(row);
+          gather_row<bytes.value>(row);
           if constexpr (!direct) convert(to.row, row.to, out);
         }
       });
@@ -95,8 +94,8 @@ class Depthwise {
       A* sum = sums + chunk * size;
       std::fill(sum, sum + size, A(0));
       const int64_t begin = chunk * rows / chunks, end = (chunk + 1) * rows / chunks;
-      on_vectors([=, this] {
-        for (int64_t i = begin; i < end; ++i) add_row(i / e_.rows.out, i % e_.rows.out, x, dy, sum);
+      on_widest_vectors([=, this](auto bytes) {
+        for (int64_t i = begin; i < end; ++i) add_row<bytes.value>(i / e_.rows.out, i % e_.rows.out, x, dy, sum);
       });
     });
     for (int64_t chunk = 1; chunk < chunks; ++chunk) {
@@ -114,13 +113,26 @@ class Depthwise {
   }
 
  private:
-  // Calls f(number of vectors, first channel) for all channels; no vectors means one channel.
-  template <class F>
+  // A block of channels: vectors of so many bytes, or one element.
+  template <int bytes_, int vectors>
+  struct Block {
+    static constexpr int bytes = bytes_, count = vectors, channels = count * bytes / int(sizeof(A));
+    typedef A Unit __attribute__((vector_size(bytes), aligned(sizeof(A)), may_alias));
+    static const Unit* at(const A* from) { return reinterpret_cast<const Unit*>(from); }
+    static Unit* at(A* from) { return reinterpret_cast<Unit*>(from); }
+  };
+
+  // Calls f(block, first channel) for all channels.
+  template <int bytes, class F>
   static void for_channels(const F& f, int64_t channels) {
     int64_t c = 0;
-    for (; c + wide * lanes <= channels; c += wide * lanes) f(std::integral_constant<int, wide>{}, c);
-    for (; c + lanes <= channels; c += lanes) f(std::integral_constant<int, 1>{}, c);
-    for (; c < channels; ++c) f(std::integral_constant<int, 0>{}, c);
+    const auto all = [&](auto block) {
+      for (; c + block.channels <= channels; c += block.channels) f(block, c);
+    };
+    all(Block<bytes, wide>{});
+    all(Block<bytes, 1>{});
+    if constexpr (bytes > 32) all(Block<32, 1>{});
+    all(Block<int(sizeof(A)), 1>{});
   }
 
   // Whether every output reads an element that is not padding.
@@ -146,15 +158,6 @@ class Depthwise {
     return to;
   }
 
-  // A block of channels: `vectors` vectors, or one element.
-  template <int vectors>
-  struct Block {
-    typedef A Unit __attribute__((vector_size(vectors == 0 ? sizeof(A) : 32), aligned(sizeof(A)), may_alias));
-    static constexpr int count = vectors == 0 ? 1 : vectors;
-    static const Unit* at(const A* from) { return reinterpret_cast<const Unit*>(from); }
-    static Unit* at(A* from) { return reinterpret_cast<Unit*>(from); }
-  };
-
   struct Row {  // of the target
     const Meetings &rows, &cols;
     int64_t h;
@@ -163,34 +166,46 @@ class Depthwise {
     A* to;
   };
 
+  template <int bytes>
   void gather_row(const Row& row) const {
     const Meetings& cols = row.cols;
     for (int64_t phase = 0; phase < min(cols.step, cols.size); ++phase) {
       for (int64_t w = phase; w < cols.size;) {
         const bool several = cols.alike(w, pixels);
-        several ? gather_pixels<pixels>(row, w) : gather_pixels<1>(row, w);
+        several ? gather_pixels<bytes, pixels>(row, w) : gather_pixels<bytes, 1>(row, w);
         w += (several ? pixels : 1) * cols.step;
       }
     }
   }
-  template <int count>
+  template <int bytes, int count>
   void gather_pixels(const Row& row, int64_t w) const {
-    for_channels([&](auto vectors, int64_t c) { gather_block<count, vectors.value>(row, w, c); }, e_.c);
+    for_channels<bytes>([&](auto block, int64_t c) { gather_block<count, decltype(block)>(row, w, c); }, e_.c);
   }
 
   // Computes a block of channels of `count` pixels that meet the same taps.
-  template <int count, int vectors>
+  template <int count, class B>
   void gather_block(const Row& row, int64_t w, int64_t c) const {
-    using B = Block<vectors>;
     typename B::Unit sum[count][B::count];
     TP_UNROLLED for (int p = 0; p < count; ++p) {
       TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[p][v] = B::at(row.starts + c)[v];
     }
     const Meetings &rows = row.rows, &cols = row.cols;
     const int64_t apart = cols.source_step * row.strides.col;
+    // If the taps move by one pixel, which is how far the sources of the pixels are apart, each element is loaded once
+    // for all. dgrad meets the taps in the order of decreasing sources.
+    const int64_t first = cols.first[w], met = cols.first[w + 1] - first,
+                  moves = met > 1 ? cols.source[first + 1] - cols.source[first] : 0,
+                  least = moves > 0 ? first : first + met - 1,
+                  next = met > 1 ? (cols.tap[first + 1] - cols.tap[first]) * moves : 0;
+    const bool slides = B::bytes == 64 && count > 1 && cols.source_step == 1 && moves * moves == 1;
     for (int64_t i = rows.first[row.h]; i < rows.first[row.h + 1]; ++i) {
       const A* from = row.image + rows.source[i] * row.strides.row + c;
       const A* taps = row.weights + rows.tap[i] * e_.cols.kernel * e_.c + c;
+      if (slides) {
+        const A* x = from + cols.source[least] * row.strides.col;
+        add_sliding<count, B>(x, row.strides.col, taps + cols.tap[least] * e_.c, next * e_.c, met, sum);
+        continue;
+      }
       for (int64_t j = cols.first[w]; j < cols.first[w + 1]; ++j) {
         const A* x = from + cols.source[j] * row.strides.col;
         const auto* weight = B::at(taps + cols.tap[j] * e_.c);
@@ -205,7 +220,44 @@ class Depthwise {
     }
   }
 
+  // Adds the products of `met` taps, whose weights are `next` elements apart: tap t of pixel p reads element p + t of
+  // x.
+  template <int count, class B>
+  static void add_sliding(const A* x, int64_t col, const A* weights, int64_t next, int64_t met,
+                          typename B::Unit (&sum)[count][B::count]) {
+    typename B::Unit window[2 * count - 1][B::count];
+    const auto load = [&](int i, const A* from) {
+      TP_UNROLLED for (int v = 0; v < B::count; ++v) window[i][v] = B::at(from)[v];
+    };
+    const auto add = [&](int tap, const A* weight) {
+      TP_UNROLLED for (int v = 0; v < B::count; ++v) {
+        const auto factor = B::at(weight)[v];
+        TP_UNROLLED for (int p = 0; p < count; ++p) sum[p][v] += window[tap + p][v] * factor;
+      }
+    };
+    const auto move = [&](int by) {
+      TP_UNROLLED for (int i = 0; i < count - 1; ++i) {
+        TP_UNROLLED for (int v = 0; v < B::count; ++v) window[i][v] = window[i + by][v];
+      }
+    };
+    TP_UNROLLED for (int i = 0; i < count - 1; ++i) load(i, x + i * col);
+    int64_t t = 0;
+    for (; t + count <= met; t += count) {
+      TP_UNROLLED for (int i = 0; i < count; ++i) {
+        load(count - 1 + i, x + (t + count - 1 + i) * col);
+        add(i, weights + (t + i) * next);
+      }
+      move(count);
+    }
+    for (; t < met; ++t) {
+      load(count - 1, x + (t + count - 1) * col);
+      add(0, weights + t * next);
+      move(1);
+    }
+  }
+
   // Adds the products of one row of dy to the sums of all weights, [tap, channel].
+  template <int bytes>
   void add_row(int64_t image, int64_t h, const A* x, const A* dy, A* sums) const {
     const A* gradients = dy + e_.y_at(image, 0, h, 0);
     for (int64_t p = 0; p < e_.rows.kernel; ++p) {
@@ -214,12 +266,13 @@ class Depthwise {
       const A* from = x + e_.x_at(image, 0, i, 0);
       A* to = sums + p * e_.cols.kernel * e_.c;
       int64_t q = 0;
-      for (; q + taps_at_once <= e_.cols.kernel; q += taps_at_once) add_taps<taps_at_once>(q, from, gradients, to);
-      for (; q < e_.cols.kernel; ++q) add_taps<1>(q, from, gradients, to);
+      for (; q + taps_at_once <= e_.cols.kernel; q += taps_at_once)
+        add_taps<bytes, taps_at_once>(q, from, gradients, to);
+      for (; q < e_.cols.kernel; ++q) add_taps<bytes, 1>(q, from, gradients, to);
     }
   }
   // Adds the products of taps q to q + count - 1 of a row: first those of the pixels that all of them meet.
-  template <int count>
+  template <int bytes, int count>
   void add_taps(int64_t q, const A* x, const A* dy, A* sums) const {
     int64_t begin = 0, end = e_.cols.out;
     for (int64_t k = q; k < q + count; ++k) {
@@ -227,30 +280,49 @@ class Depthwise {
       end = min(end, e_.cols.first_reader(e_.cols.in, k));
     }
     end = max(begin, end);
-    const auto add = [&](auto vectors, int64_t c) {
+    const auto add = [&](auto block, int64_t c) {
+      using B = decltype(block);
       const A* from = x + e_.cols.source(0, q) * e_.x_strides.col + c;
       A* to = sums + q * e_.c + c;
-      add_columns<count, vectors.value>(begin, end, from, dy + c, to);
+      add_columns<count, B>(begin, end, from, dy + c, to);
       if (count == 1) return;
       for (int64_t k = 0; k < count; ++k) {
         const int64_t first = e_.cols.first_reader(0, q + k), last = e_.cols.first_reader(e_.cols.in, q + k);
         const A* source = from + k * e_.cols.dilation * e_.x_strides.col;
-        add_columns<1, vectors.value>(first, min(begin, last), source, dy + c, to + k * e_.c);
-        add_columns<1, vectors.value>(max(end, first), last, source, dy + c, to + k * e_.c);
+        add_columns<1, B>(first, min(begin, last), source, dy + c, to + k * e_.c);
+        add_columns<1, B>(max(end, first), last, source, dy + c, to + k * e_.c);
       }
     };
-    for_channels(add, e_.c);
+    for_channels<bytes>(add, e_.c);
   }
-  template <int count, int vectors>
+  template <int count, class B>
   void add_columns(int64_t begin, int64_t end, const A* x, const A* dy, A* to) const {
     if (begin >= end) return;
-    using B = Block<vectors>;
     const int64_t apart = e_.cols.dilation * e_.x_strides.col, channels = e_.c;
     typename B::Unit sum[count][B::count];
     TP_UNROLLED for (int k = 0; k < count; ++k) {
       TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[k][v] = B::at(to + k * channels)[v];
     }
-    for (int64_t w = begin; w < end; ++w) {
+    int64_t w = begin;
+    if (count > 1 && e_.cols.stride == 1 && e_.cols.dilation == 1) {
+      // The next pixel reads the same elements but one; column c is kept as window[c % count].
+      typename B::Unit window[count][B::count];
+      const auto load = [&](int64_t col, int slot) {
+        TP_UNROLLED for (int v = 0; v < B::count; ++v) window[slot][v] = B::at(x + col * apart)[v];
+      };
+      TP_UNROLLED for (int i = 0; i < count - 1; ++i) load(w + i, i);
+      for (; w + count <= end; w += count) {
+        TP_UNROLLED for (int i = 0; i < count; ++i) {
+          load(w + i + count - 1, (i + count - 1) % count);
+          const auto* right = B::at(dy + (w + i) * e_.y_strides.col);
+          TP_UNROLLED for (int v = 0; v < B::count; ++v) {
+            const auto factor = right[v];
+            TP_UNROLLED for (int k = 0; k < count; ++k) sum[k][v] += window[(i + k) % count][v] * factor;
+          }
+        }
+      }
+    }
+    for (; w < end; ++w) {
       const A* from = x + w * e_.cols.stride * e_.x_strides.col;
       const auto* right = B::at(dy + w * e_.y_strides.col);
       TP_UNROLLED for (int k = 0; k < count; ++k) {
