@@ -24,9 +24,15 @@ class Depthwise {
   struct Meetings {
     int64_t *first, *tap, *source;    // those of element i are first[i] to first[i + 1] - 1
     int64_t size, step, source_step;  // elements that are a step apart meet the same taps, but for edges
+    // Whether tap t of element i reads element begin + i + t, of `sources`. dgrad counts the taps from the last one.
+    bool slides, forward;
+    int64_t begin, sources;
 
     Meetings(const Axis& axis, Pass pass, Context& context) {
-      const bool forward = pass == Pass::fprop;
+      forward = pass == Pass::fprop;
+      slides = axis.stride == 1 && axis.dilation == 1;
+      begin = forward ? -axis.pad : axis.pad - (axis.kernel - 1);
+      sources = forward ? axis.in : axis.out;
       const int64_t n = forward ? axis.out : axis.in;
       size = n;
       step = forward ? 1 : axis.stride;
@@ -57,7 +63,8 @@ class Depthwise {
  public:
   Depthwise(const Elements<T>& e, Context& context) : e_(e), context_(context) {}
 
-  void gather(Pass pass) const {
+  // Zeros may stand for what lies beyond the edges only if all weights are finite.
+  void gather(Pass pass, bool finite) const {
     const bool forward = pass == Pass::fprop;
     const Strides &from = forward ? e_.x_strides : e_.y_strides, &to = forward ? e_.y_strides : e_.x_strides;
     const int64_t height = forward ? e_.rows.out : e_.rows.in, width = forward ? e_.cols.out : e_.cols.in;
@@ -72,7 +79,7 @@ class Depthwise {
       on_widest_vectors([=, this, sums = space.get()](auto bytes) {
         for (int64_t i = begin; i < end; ++i) {
           T* const out = target + i / height * to.image + i % height * to.row;
-          Row row{rows, cols, i % height, from, source + i / height * from.image, weights, starts, sums};
+          Row row{rows, cols, i % height, from, source + i / height * from.image, weights, starts, sums, finite};
           if constexpr (direct) row.to = out;
           gather_row<bytes.value>(row);
           if constexpr (!direct) convert(to.row, row.to, out);
@@ -164,6 +171,7 @@ class Depthwise {
     const Strides& strides;  // of the source
     const A *image, *weights, *starts;
     A* to;
+    bool finite;  // the weights
   };
 
   template <int bytes>
@@ -171,19 +179,27 @@ class Depthwise {
     const Meetings& cols = row.cols;
     for (int64_t phase = 0; phase < min(cols.step, cols.size); ++phase) {
       for (int64_t w = phase; w < cols.size;) {
-        const bool several = cols.alike(w, pixels);
-        several ? gather_pixels<bytes, pixels>(row, w) : gather_pixels<bytes, 1>(row, w);
-        w += (several ? pixels : 1) * cols.step;
+        if (cols.alike(w, pixels)) {
+          gather_pixels<bytes, pixels, false>(row, w);
+          w += pixels * cols.step;
+        } else if (bytes == 64 && row.finite && cols.slides && cols.size >= pixels) {
+          w = min(w, cols.size - pixels);  // the last group computes some pixels again
+          gather_pixels<bytes, pixels, true>(row, w);
+          w += pixels;
+        } else {
+          gather_pixels<bytes, 1, false>(row, w);
+          w += cols.step;
+        }
       }
     }
   }
-  template <int bytes, int count>
+  template <int bytes, int count, bool edge>
   void gather_pixels(const Row& row, int64_t w) const {
-    for_channels<bytes>([&](auto block, int64_t c) { gather_block<count, decltype(block)>(row, w, c); }, e_.c);
+    for_channels<bytes>([&](auto block, int64_t c) { gather_block<count, edge, decltype(block)>(row, w, c); }, e_.c);
   }
 
-  // Computes a block of channels of `count` pixels that meet the same taps.
-  template <int count, class B>
+  // Computes a block of channels of `count` pixels that meet the same taps or, at an edge, slide over all of them.
+  template <int count, bool edge, class B>
   void gather_block(const Row& row, int64_t w, int64_t c) const {
     typename B::Unit sum[count][B::count];
     TP_UNROLLED for (int p = 0; p < count; ++p) {
@@ -201,9 +217,17 @@ class Depthwise {
     for (int64_t i = rows.first[row.h]; i < rows.first[row.h + 1]; ++i) {
       const A* from = row.image + rows.source[i] * row.strides.row + c;
       const A* taps = row.weights + rows.tap[i] * e_.cols.kernel * e_.c + c;
+      if constexpr (edge) {
+        const int64_t last = e_.cols.kernel - 1, at = w + cols.begin;
+        const A* weight = taps + (cols.forward ? 0 : last * e_.c);
+        add_sliding<count, B>(from + at * row.strides.col, row.strides.col, weight, cols.forward ? e_.c : -e_.c,
+                              last + 1, sum, [=](int64_t i) { return at + i >= 0 && at + i < cols.sources; });
+        continue;
+      }
       if (slides) {
         const A* x = from + cols.source[least] * row.strides.col;
-        add_sliding<count, B>(x, row.strides.col, taps + cols.tap[least] * e_.c, next * e_.c, met, sum);
+        add_sliding<count, B>(x, row.strides.col, taps + cols.tap[least] * e_.c, next * e_.c, met, sum,
+                              [](int64_t) { return true; });
         continue;
       }
       for (int64_t j = cols.first[w]; j < cols.first[w + 1]; ++j) {
@@ -220,14 +244,17 @@ class Depthwise {
     }
   }
 
-  // Adds the products of `met` taps, whose weights are `next` elements apart: tap t of pixel p reads element p + t of
-  // x.
-  template <int count, class B>
+  // Adds the products of `met` taps, whose weights are `next` elements apart: tap t of pixel p reads element p + t of x
+  // or, unless exists(p + t), a zero.
+  template <int count, class B, class Exists>
   static void add_sliding(const A* x, int64_t col, const A* weights, int64_t next, int64_t met,
-                          typename B::Unit (&sum)[count][B::count]) {
+                          typename B::Unit (&sum)[count][B::count], const Exists& exists) {
     typename B::Unit window[2 * count - 1][B::count];
-    const auto load = [&](int i, const A* from) {
-      TP_UNROLLED for (int v = 0; v < B::count; ++v) window[i][v] = B::at(from)[v];
+    const auto load = [&](int slot, int64_t i) {
+      const bool is_there = exists(i);
+      TP_UNROLLED for (int v = 0; v < B::count; ++v) {
+        window[slot][v] = is_there ? B::at(x + i * col)[v] : typename B::Unit{};
+      }
     };
     const auto add = [&](int tap, const A* weight) {
       TP_UNROLLED for (int v = 0; v < B::count; ++v) {
@@ -240,17 +267,17 @@ class Depthwise {
         TP_UNROLLED for (int v = 0; v < B::count; ++v) window[i][v] = window[i + by][v];
       }
     };
-    TP_UNROLLED for (int i = 0; i < count - 1; ++i) load(i, x + i * col);
+    TP_UNROLLED for (int i = 0; i < count - 1; ++i) load(i, i);
     int64_t t = 0;
     for (; t + count <= met; t += count) {
       TP_UNROLLED for (int i = 0; i < count; ++i) {
-        load(count - 1 + i, x + (t + count - 1 + i) * col);
+        load(count - 1 + i, t + count - 1 + i);
         add(i, weights + (t + i) * next);
       }
       move(count);
     }
     for (; t < met; ++t) {
-      load(count - 1, x + (t + count - 1) * col);
+      load(count - 1, t + count - 1);
       add(0, weights + t * next);
       move(1);
     }
@@ -344,8 +371,9 @@ bool by_channels(const Args& args, Context& context) {
   if (args.layout != Layout::nhwc || args.groups != args.c || args.groups != args.m) return false;
   const Elements<T> e(args);
   if (args.pass == Pass::wgrad) return Depthwise<T>(e, context).wgrad();
-  if (args.pass == Pass::fprop && !all_finite(e.weight, e.weights())) return false;
-  Depthwise<T>(e, context).gather(args.pass);
+  const bool finite = all_finite(e.weight, e.weights());
+  if (args.pass == Pass::fprop && !finite) return false;
+  Depthwise<T>(e, context).gather(args.pass, finite);
   return true;
 }
 
