@@ -58,9 +58,8 @@ struct TapOrder {
   int64_t operator()(int64_t k) const { return by_tap ? k % channels * taps + k / channels : k; }
 };
 
-// `filters_by_tap` are the filters in channels_last, [map, tap, channel], or null if there are none.
 template <class T>
-void fprop(const Elements<T>& e, Context& context, const T* filters_by_tap = nullptr) {
+void fprop(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
   const auto kernel = accumulate_for<A>(e.maps);
   const int64_t lanes = kernel.lanes, blocks = ceil_div(e.maps, lanes), depth = e.channels * e.taps();
@@ -68,9 +67,11 @@ void fprop(const Elements<T>& e, Context& context, const T* filters_by_tap = nul
   const Tasks tasks(context, tiling.count(), e.groups, blocks);
   const Input<T> input(e, tiling.size);
   const TapOrder<T> order(e, input);
-  const T* weight = e.weight;
-  if (order.by_tap) {
-    weight = filters_by_tap ? filters_by_tap : transposed(e.weight, e.m, e.channels, e.taps(), context);
+  const T* weight = e.weight;  // in the order of the sums
+  const bool are_by_tap = e.filters == Layout::nhwc;
+  if (e.taps() > 1 && order.by_tap != are_by_tap) {
+    const int64_t rows = are_by_tap ? e.taps() : e.channels, cols = are_by_tap ? e.channels : e.taps();
+    weight = transposed(e.weight, e.m, rows, cols, context);
   }
   A* filters = context.workspace<A>(e.groups * blocks * depth * lanes);
   run_tasks(context, e.groups * blocks, [&](int64_t i, int64_t) {
@@ -310,10 +311,10 @@ void wgrad(const Elements<T>& e, Context& context) {
 }
 
 template <class T>
-void products(const Elements<T>& e, Pass pass, Context& context, const T* filters_by_tap = nullptr) {
+void products(const Elements<T>& e, Pass pass, Context& context) {
   switch (pass) {
     case Pass::fprop:
-      return fprop(e, context, filters_by_tap);
+      return fprop(e, context);
     case Pass::dgrad:
       return dgrad(e, context);
     case Pass::wgrad:
@@ -321,7 +322,7 @@ void products(const Elements<T>& e, Pass pass, Context& context, const T* filter
   }
 }
 
-// The same problem with filters in NCHW, which all ways but Winograd's read.
+// The same problem with filters in NCHW, which all ways but Winograd's and forward products read.
 template <class T>
 Args with_nchw_filters(Args args, Context& context) {
   if (args.filters == Layout::nchw) return args;
@@ -358,10 +359,12 @@ void threaded(const Args& problem, Context& context) {
   dispatch(FloatTypes{}, problem.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
     if (winograd_pays(problem)) return winograd<T>(problem, context);
+    if (problem.pass == Pass::fprop && !has_one_filter_per_channel(problem) && !lines_pay<T>(problem, context)) {
+      return fprop(Elements<T>(problem), context);
+    }
     const Args args = with_nchw_filters<T>(problem, context);
     if (by_channels<T>(args, context) || lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
-    const bool has_by_tap = problem.filters == Layout::nhwc;
-    products(Elements<T>(args), args.pass, context, has_by_tap ? static_cast<const T*>(problem.weight) : nullptr);
+    products(Elements<T>(args), args.pass, context);
   });
 }
 

@@ -365,10 +365,14 @@ class Depthwise {
   Context& context_;
 };
 
+inline bool has_one_filter_per_channel(const Args& args) {
+  return args.layout == Layout::nhwc && args.groups == args.c && args.groups == args.m;
+}
+
 // Returns false if there must be another way.
 template <class T>
 bool by_channels(const Args& args, Context& context) {
-  if (args.layout != Layout::nhwc || args.groups != args.c || args.groups != args.m) return false;
+  if (!has_one_filter_per_channel(args)) return false;
   const Elements<T> e(args);
   if (args.pass == Pass::wgrad) return Depthwise<T>(e, context).wgrad();
   const bool finite = all_finite(e.weight, e.weights());

@@ -305,24 +305,33 @@ inline Args as_lines(const Args& args) {
   return a;
 }
 
-// Computes fprop or dgrad, or returns false if another way is better.
-template <class T>
-bool lines_of_pixels(const Args& args, Context& context) {
-  if (args.pass == Pass::wgrad) return false;
+// Calls f(lines) for each phase until it returns false; returns whether it never did.
+template <class T, class F>
+bool for_lines(const Args& args, Context& context, const F& f) {
   const Args a = as_lines(args);
   const Elements<T> e(a);
   const int64_t row_phases = phases(a.rows, a.pass), col_phases = phases(a.cols, a.pass);
-  const auto for_phases = [&](const auto& f) {
-    bool all = true;
-    for (int64_t i = 0; all && i < row_phases * col_phases; ++i) {
-      all = f(Lines<T>(e, a, i / col_phases, i % col_phases, context));
-    }
-    return all;
-  };
-  if (!for_phases([](const Lines<T>& lines) { return lines.taps() == 0 || lines.pays(); })) return false;
+  bool all = true;
+  for (int64_t i = 0; all && i < row_phases * col_phases; ++i) {
+    all = f(Lines<T>(e, a, i / col_phases, i % col_phases, context));
+  }
+  return all;
+}
+
+// Whether fprop or dgrad takes less time by lines than by products.
+template <class T>
+bool lines_pay(const Args& args, Context& context) {
+  return for_lines<T>(args, context, [](const Lines<T>& lines) { return lines.taps() == 0 || lines.pays(); });
+}
+
+// Computes fprop or dgrad, or returns false if another way is better.
+template <class T>
+bool lines_of_pixels(const Args& args, Context& context) {
+  if (args.pass == Pass::wgrad || !lines_pay<T>(args, context)) return false;
   // In dgrad there are no products beyond the edges, and zeros may stand for them only if all weights are finite.
-  if (a.pass == Pass::dgrad && e.taps() > 1 && !all_finite(e.weight, e.weights())) return false;
-  return for_phases([](Lines<T>&& lines) {
+  const Elements<T> e(args);
+  if (args.pass == Pass::dgrad && e.taps() > 1 && !all_finite(e.weight, e.weights())) return false;
+  return for_lines<T>(args, context, [](Lines<T>&& lines) {
     lines.run();
     return true;
   });
