@@ -52,6 +52,16 @@ PROBLEMS = (
     ((3, 256, 28, 27), (64, 256, 1, 1), {}),
     ((16, 328, 31, 30), (56, 328, 1, 1), {}),  # few maps of many channels
     ((6, 64, 5, 12), (64, 64, 3, 3), {"padding": 1}),  # images of an odd number of rows, in pairs
+    # More tiles than blocks: one after another.
+    ((1, 800, 5, 5), (720, 800, 3, 3), {"padding": 1}),
+    ((2, 796, 4, 5), (720, 796, 3, 3), {"padding": 1}),
+    ((1, 1024, 4, 5), (1100, 512, 3, 3), {"padding": 1, "groups": 2}),
+    ((2, 2048, 3, 3), (1100, 2048, 1, 1), {}),
+    # 5 x 5 filters have patches, too.
+    ((1, 576, 6, 7), (256, 576, 5, 5), {"padding": 2}),
+    ((9, 64, 27, 27), (64, 64, 5, 5), {"padding": 2}),
+    ((2, 96, 20, 33), (136, 96, 5, 5), {"padding": (0, 3)}),
+    ((2, 48, 15, 14), (40, 48, 5, 5), {"padding": 4, "dilation": 2}),
 )
 # Those that need the large tiles and many slices.
 MANY_PIXELS = (
@@ -61,7 +71,8 @@ MANY_PIXELS = (
     ((16, 1280, 8, 8), (1280, 1280, 3, 3), {"padding": 1}),
     ((64, 128, 56, 56), (128, 128, 3, 3), {"padding": 1, "stride": 2}),
     ((64, 512, 14, 14), (512, 512, 3, 3), {"padding": 1, "stride": 2}),
-    ((16, 96, 28, 28), (192, 96, 5, 5), {"padding": 2}),
+    ((64, 96, 28, 28), (192, 96, 5, 5), {"padding": 2}),
+    ((4, 2560, 8, 8), (1280, 2560, 3, 3), {"padding": 1}),
     ((64, 64, 56, 56), (256, 64, 1, 1), {}),
     ((64, 256, 56, 56), (64, 256, 1, 1), {}),
     ((64, 512, 28, 28), (256, 512, 1, 1), {}),
@@ -87,7 +98,7 @@ def test_filter_gradients(dtype, layout, device):
 @pytest.mark.parametrize("odd", [float("inf"), float("nan")], ids=str)
 def test_odd_elements_reach_only_the_taps_that_read_them(odd, layout, device):
     """Elements at the edges of x are beside pixels of a slab that are beyond dy."""
-    for shape, filters, window in (*PROBLEMS[:14], PROBLEMS[23]):
+    for shape, filters, window in (*PROBLEMS[:14], PROBLEMS[23], PROBLEMS[-1]):
         x, g = integers(*shape, limit=1), integers(*F.conv2d(torch.zeros(shape), torch.zeros(filters), **window).shape)
         for where in ((0, 0), (0, -1), (-1, 0), (-1, -1)):
             x[-1, 3, where[0], where[1]] = odd

@@ -59,18 +59,21 @@ CUtensorMap matrix_map(const T* data, int64_t rows, int64_t cols, int64_t row_st
   return map;
 }
 
-// A map for boxes of 64 columns and `box_rows` rows of one of n matrices, the planes, which follow each other in memory
-// (the channels of the images of a batch in NCHW, for example). `cols` must be a multiple of 8.
+// A map for boxes of `box_rows` rows and 64 columns, or another number of columns without swizzle, of one of n
+// matrices, the planes, which follow each other in memory (the channels of the images of a batch in NCHW, for example).
+// `cols` must be a multiple of 8.
 template <class T>
-CUtensorMap planes_map(const T* data, int64_t n, int64_t rows, int64_t cols, int box_rows) {
+CUtensorMap planes_map(const T* data, int64_t n, int64_t rows, int64_t cols, int box_rows,
+                       int box_cols = row_elements) {
   static const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   CUtensorMap map;
   const cuuint64_t sizes[] = {cuuint64_t(cols), cuuint64_t(rows), cuuint64_t(n)},
                    strides[] = {cuuint64_t(cols) * sizeof(T), cuuint64_t(rows * cols) * sizeof(T)};
-  const cuuint32_t box[] = {row_elements, cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
+  const cuuint32_t box[] = {cuuint32_t(box_cols), cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
   const CUresult status =
       encode(&map, element_type<T>, 3, const_cast<T*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             box_cols == row_elements ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   require(status == CUDA_SUCCESS, "tensor maps: the driver refuses matrices, error ", int(status));
   return map;
 }

@@ -66,7 +66,8 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #define TP_SUMS_8(i) TP_SUMS_4(i), TP_SUMS_4(i + 4)
 #define TP_SUMS_32(i) TP_SUMS_8(i), TP_SUMS_8(i + 8), TP_SUMS_8(i + 16), TP_SUMS_8(i + 24)
 #define TP_SUMS_24 TP_SUMS_8(0), TP_SUMS_8(8), TP_SUMS_8(16)
-#define TP_SUMS_48 TP_SUMS_32(0), TP_SUMS_8(32), TP_SUMS_8(40)
+#define TP_SUMS_40 TP_SUMS_32(0), TP_SUMS_8(32)
+#define TP_SUMS_48 TP_SUMS_40, TP_SUMS_8(40)
 #define TP_SUMS_64 TP_SUMS_32(0), TP_SUMS_32(32)
 #define TP_SUMS_96 TP_SUMS_64, TP_SUMS_32(64)
 #define TP_SUMS_104 TP_SUMS_96, TP_SUMS_8(96)
@@ -76,7 +77,8 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #define TP_NAMES_32                                                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
-#define TP_NAMES_48 TP_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define TP_NAMES_40 TP_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define TP_NAMES_48 TP_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define TP_NAMES_64                                                                                             \
   TP_NAMES_32                                                                                                   \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
@@ -99,6 +101,8 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #define TP_MULTIPLY_TYPE(type)                                                                   \
   if constexpr (count == 24) {                                                                   \
     TP_MULTIPLY("48", type, TP_NAMES_24, "%24", "%25", "%26", "%27", "%28", TP_SUMS_24);         \
+  } else if constexpr (count == 40) {                                                            \
+    TP_MULTIPLY("80", type, TP_NAMES_40, "%40", "%41", "%42", "%43", "%44", TP_SUMS_40);         \
   } else if constexpr (count == 48) {                                                            \
     TP_MULTIPLY("96", type, TP_NAMES_48, "%48", "%49", "%50", "%51", "%52", TP_SUMS_48);         \
   } else if constexpr (count == 32) {                                                            \
@@ -126,6 +130,7 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #undef TP_NAMES_96
 #undef TP_NAMES_64
 #undef TP_NAMES_48
+#undef TP_NAMES_40
 #undef TP_NAMES_32
 #undef TP_NAMES_24
 #undef TP_SUMS_128
@@ -133,6 +138,7 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #undef TP_SUMS_96
 #undef TP_SUMS_64
 #undef TP_SUMS_48
+#undef TP_SUMS_40
 #undef TP_SUMS_32
 #undef TP_SUMS_24
 #undef TP_SUMS_8

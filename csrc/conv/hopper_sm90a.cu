@@ -22,14 +22,15 @@ using Tile64x64 = WgmmaTile<64, 64>;
 using Patch64 = PatchGradTile<64>;
 using Patch32 = PatchGradTile<32>;
 using Patch16 = PatchGradTile<16>;
+using Patch16x5 = PatchGradTile<16, 5>;
 using Wgrad64x576 = TapGradTile<1, 9, 1, 3>;
 using Wgrad128x384 = TapGradTile<2, 6, 1, 2>;
 using Wgrad128x256 = TapGradTile<2, 4, 1, 2>;
 using Wgrad256x64 = TapGradTile<4, 1, 2, 1>;
 using Wgrad128x128 = TapGradTile<2, 2, 2, 1, 64, 64>;
 using Wgrad128x64 = TapGradTile<2, 1, 2, 1, 64, 64>;
-using Wgrad64x288 = TapGradTile<1, 9, 1, 3, 32>;
-using Wgrad64x144 = TapGradTile<1, 9, 1, 3, 16>;
+using Wgrad64x288 = TapGradTile<1, 9, 1, 3, 32, 64>;
+using Wgrad64x144 = TapGradTile<1, 9, 1, 3, 16, 64>;
 
 // The same for filters of one pixel: maps, and maps x channels.
 using Maps64 = PointwiseTile<false, 1>;
@@ -40,7 +41,7 @@ using Grad64x256 = PointwiseGradTile<false, 1, 128>;
 using Grad256x64 = PointwiseGradTile<true, 2, 64>;
 using Grad256x128 = PointwiseGradTile<true, 2, 128>;
 
-// The most blocks beside or below each other in a grid.
+// The most blocks below each other in a grid.
 constexpr int64_t most_grid = 65535;
 
 // With fewer channels or maps, most of a tile would be zeros.
@@ -208,7 +209,7 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
 
 template <class T>
 bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
-  const bool on_hopper = block::has_wgmma(wgrad_wgmma<T, Wgrad128x384>);
+  const bool on_hopper = block::has_wgmma(wgrad_wgmma<T, Wgrad128x384, false>);
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   if (!on_hopper || min(e.channels, e.maps) < fewest || pixels == 0) return false;
   block::set_context();
@@ -221,9 +222,7 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   }
   if (!has_tap_map(e.rows) || !has_tap_map(e.cols)) return false;
   if (e.taps() > most_taps || pixels >= dividend_limit || e.rows.in * e.cols.in == 0) return false;
-  if (max(e.groups * ceil_div(e.maps, int64_t(64)), e.taps() * ceil_div(e.channels, int64_t(64))) > most_grid) {
-    return false;
-  }
+  if (e.groups * ceil_div(e.maps, int64_t(64)) * e.taps() * ceil_div(e.channels, int64_t(64)) > most_grid) return false;
   const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, context),
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, context);
   WgradPlan best{never};
@@ -237,6 +236,8 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
     consider(Patch64{});
     consider(Patch32{});
     consider(Patch16{});
+  } else if (Patch16x5::supports(e.rows, e.cols)) {
+    consider(Patch16x5{});
   } else if (e.taps() == 9) {
     consider(Wgrad64x288{});
     consider(Wgrad64x144{});

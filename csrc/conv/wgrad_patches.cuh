@@ -1,5 +1,5 @@
-// wgrad by filters of 3 x 3 with stride 1, for wgrad_wgmma.cuh: slabs of the inner dimension whose pixels of x are
-// copied once for all taps.
+// wgrad by filters of 3 x 3 and 5 x 5 with stride 1, for wgrad_wgmma.cuh: slabs of the inner dimension whose pixels of
+// x are copied once for all taps.
 //
 // A slab has groups of eight pixels in a row of dy, one below another. Of x it has the patch that all taps of these
 // pixels read. What a tap reads of a group of pixels is eight pixels of a row of the patch, `pitch` pixels before what
@@ -13,31 +13,36 @@
 
 namespace tp::conv {
 
-// The tile of a block: 64 maps by all taps of some channels. Each of three warpgroups has one row of taps.
-template <int channels_>
+// The tile of a block: 64 maps by all taps of some channels, of filters of kernel x kernel. Each warpgroup has one row
+// of taps.
+template <int channels_, int kernel = 3>
 struct PatchGradTile {
   static constexpr int channels = channels_;
-  static constexpr int blocks = 1, units = 9, unit_groups = 3, groups = 3, blocks_each = 1, units_each = 3;
+  static constexpr int groups = kernel, unit_groups = groups, units = kernel * kernel, units_each = kernel;
+  static constexpr int blocks = 1, blocks_each = 1;
   static constexpr int warps = groups * 4, threads = (groups + 1) * block::warpgroup, most_stages = 16;
   static constexpr int copiers = 2;  // one warp for dy, one for x
-  static constexpr int registers = 152, few_registers = 40;
+  static constexpr int registers = groups == 3 ? 152 : 88, few_registers = 40;
   static constexpr int group_pixels = 8, group_bytes = group_pixels * block::row_bytes, most_groups = 16;
   static constexpr int pixel_bytes = channels * 2;  // of x
-  // Slabs are small enough for three stages; products need two.
-  static constexpr int memory = 220 * 1024, most_slab_bytes = memory / 3;
-  static constexpr bool has_patches = true;
+  // The columns of a box of dw, which one instruction stores: at most 256. With these numbers of columns, the eight
+  // rows and four columns that a warp writes at a time lie in different banks, or at most two in the same one.
+  static constexpr int box_columns = units * (kernel == 3 ? 16 : 8);
+  static constexpr bool has_patches = true, can_go_on = true;
 
-  // Larger dilations would have patches of more than most_slab_bytes.
+  // Larger dilations would have patches of which three stages do not fit in shared memory.
   static bool supports(const Axis& rows, const Axis& cols) {
-    const auto fits = [](const Axis& a) { return a.kernel == 3 && a.stride == 1 && a.dilation <= 4; };
+    const auto fits = [](const Axis& a) {
+      return a.kernel == kernel && a.stride == 1 && (kernel - 1) * a.dilation <= 8;
+    };
     return fits(rows) && fits(cols) && rows.dilation == cols.dilation;
   }
 
-  // Finds the slabs that take the least time.
+  // Finds the slabs that take the least time, of those that are small enough for three stages; products need two.
   template <class T>
-  static void cut(WgradWgmma<T>& work) {
+  static void cut(WgradWgmma<T>& work, int memory) {
     const Elements<T>& e = work.e;
-    const int halo = int(2 * e.cols.dilation), pitch = group_pixels + halo;
+    const int halo = int((kernel - 1) * e.cols.dilation), pitch = group_pixels + halo;
     double least = 0;
     const auto consider = [&](int images, int rows) {
       const bool together = images > 1;
@@ -57,7 +62,7 @@ struct PatchGradTile {
                            e.cols.out % group_pixels + e.rows.out % rows > 0};
       const int64_t slabs = ceil_div(e.n, int64_t(images)) * slab.down * slab.across;
       const double time = slabs * cycles(slab, 1);
-      if (slab.dy_bytes + slab.x_bytes > most_slab_bytes || (least > 0 && time >= least)) return;
+      if (bytes(slab) > memory / 3 || (least > 0 && time >= least)) return;
       least = time, work.slab = slab, work.slabs = int(slabs);
     };
     for (int rows = 2; rows <= min(e.rows.out + 1, int64_t(most_groups)); rows += 2) consider(1, rows);
@@ -70,12 +75,16 @@ struct PatchGradTile {
   // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of its units. A slab takes 20 cycles to
   // begin.
   static double cycles(const PatchSlab& slab, double busy) {
-    const int products = slab.turns * slab.pairs * groups, copied = slab.dy_bytes + slab.x_bytes;
-    return slab_cycles(products, units_each * channels, busy, copied) + 20;
+    return slab_cycles(slab.turns * slab.pairs * groups, units_each * channels, 37, busy, bytes(slab)) + 20;
   }
+  static int bytes(const PatchSlab& slab) { return slab.dy_bytes + slab.x_bytes; }
   template <class T>
   static double cycles(const WgradWgmma<T>& work, double busy) {
     return cycles(work.slab, busy);
+  }
+  template <class T>
+  static int copied(const WgradWgmma<T>& work) {  // bytes of a slab
+    return bytes(work.slab);
   }
 
   template <class T>
@@ -86,13 +95,16 @@ struct PatchGradTile {
                          slab.images);
     work.x = window_map(x.data, BatchMap(x, e.n, x.col, e.rows.in, e.cols.in, sizeof(T)),
                         slab.rows + slab.pitch - group_pixels, slab.pitch, slab.images, channels);
+    if (stores_aligned(e)) {
+      work.dw = block::planes_map(e.weight, e.groups, e.maps, e.channels * units, blocks * 64, box_columns);
+    }
   }
 };
 
 // Starts the copies of all slabs of a share, of dy or of x. One thread calls it.
 template <class T, class Tile>
 TP_DEVICE void copy_patches(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages, block::Barrier* full,
-                            block::Barrier* empty, int copier) {
+                            block::Barrier* empty, block::Cursor& cursor, int copier) {
   const PatchSlab& shape = work.slab;
   const bool copies_x = copier > 0;
   const int channel = int(copies_x ? share.group * work.x_group + share.unit / Tile::units * Tile::channels
@@ -100,7 +112,6 @@ TP_DEVICE void copy_patches(const WgradWgmma<T>& work, const UnitShare& share, u
   const int top = copies_x ? int(work.e.rows.pad) : 0, left = copies_x ? int(work.e.cols.pad) : 0;
   const CUtensorMap& map = copies_x ? work.x : work.dy;
   const int bytes = copies_x ? shape.x_bytes : shape.dy_bytes;
-  block::Cursor cursor(work.stages);
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
     int col = slab, row = work.by_across.divide(col);
     const int image = work.by_down.divide(row);
@@ -115,12 +126,12 @@ TP_DEVICE void copy_patches(const WgradWgmma<T>& work, const UnitShare& share, u
 // Computes the sums of a warpgroup, for its row of taps.
 template <class T, class Tile>
 TP_DEVICE void multiply_patches(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages,
-                                block::Barrier* full, block::Barrier* empty, int tap_row, UnitTileSums<Tile>& sum) {
+                                block::Barrier* full, block::Barrier* empty, block::Cursor& cursor, int tap_row,
+                                UnitTileSums<Tile>& sum) {
   const PatchSlab& shape = work.slab;
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
   const int dilation = int(work.e.cols.dilation), tap_bytes = dilation * Tile::pixel_bytes;
   const unsigned first = unsigned(shape.dy_bytes + tap_row * tap_bytes * shape.pitch);
-  block::Cursor cursor(work.stages);
   int used = -1;  // the stage of the slab before, which its last product may still read
 #pragma unroll
   for (float& value : sum[0]) value = 0;
@@ -158,6 +169,7 @@ TP_DEVICE void multiply_patches(const WgradWgmma<T>& work, const UnitShare& shar
     used = cursor.stage;
   }
   block::wait_for_products<0>();
+  if (frees && used >= 0) empty[used].arrive();
 }
 
 }  // namespace tp::conv

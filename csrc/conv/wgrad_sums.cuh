@@ -12,6 +12,8 @@ template <class Tile>
 struct UnitSums {
   static constexpr int maps = Tile::blocks * 64, columns = Tile::units * Tile::channels, pitch = columns + 8;
   static constexpr int bytes = maps * pitch * int(sizeof(float));
+  // With what a block of a cluster adds up.
+  static int bytes_of(int cluster) { return bytes + (cluster > 1 ? ceil_div(maps, cluster) * pitch * 2 : 0); }
 };
 
 // Writes the sums of a warpgroup, its part of the tile, to shared memory.
@@ -58,124 +60,152 @@ struct FilterRows {
   int first, last, count;  // maps of the tile; elements per map
   T* dw;                   // that of map 0
   int64_t next;            // from one map to the next
-  bool aligned;            // whether copies can store them
 
   TP_DEVICE FilterRows(const WgradWgmma<T>& work, const UnitShare& share, int first, int last)
       : work(work), first(first), last(min(last, int(work.e.maps) - share.map)), next(work.e.channels * work.taps) {
     const int64_t channel = share.unit / work.taps * Tile::channels;
     count = int(min(work.e.channels - channel, int64_t(UnitSums<Tile>::columns / work.taps))) * work.taps;
     dw = work.e.weight + (share.group * work.e.maps + share.map) * next + channel * work.taps;
-    aligned = work.e.channels % 8 == 0 && reinterpret_cast<uintptr_t>(work.e.weight) % 16 == 0;
   }
-  // Computes elements that are not finite again, then stores the rows, which lie `pitch` elements apart in shared
-  // memory. The multiplying warps call it.
-  TP_DEVICE void store(T* rows, int pitch, bool odd) const {
+  // Computes elements that are not finite again, then stores the rows. at(map, i) is where shared memory has element i
+  // of a map; if copies can store them, send() starts these, which run until wait_for_stores(). The multiplying warps
+  // call it.
+  template <class At, class Send>
+  TP_DEVICE void store(T* rows, bool odd, const At& at, const Send& send) const {
     if (block::any_of_warps(1, Tile::warps, odd && work.slab.is_ragged)) {
 #pragma unroll 1
       for (int i = int(threadIdx.x); i < (last - first) * count; i += Tile::warps * 32) {
-        const int map = first + i / count, at = i % count;
-        T& element = rows[map * pitch + at];
-        if (!is_finite(float(element))) element = T(existing_sum(work.e, dw + map * next + at - work.e.weight));
+        const int map = first + i / count;
+        T& element = rows[at(map, i % count)];
+        if (!is_finite(float(element))) {
+          element = T(existing_sum(work.e, dw + map * next + i % count - work.e.weight));
+        }
       }
     }
     block::publish_shared();
     block::sync_warps(1, Tile::warps);
-    if (aligned) {
-      const int map = first + int(threadIdx.x);
-      if (map < last) block::store_bytes(rows + map * pitch, count * int(sizeof(T)), dw + map * next);
-      block::commit_stores();
-      block::wait_for_stores();
-      return;
+    if (stores_aligned(work.e)) {
+      send();
+      return block::commit_stores();
     }
 #pragma unroll 1
     for (int map = first + int(threadIdx.x) / 32; map < last; map += Tile::warps) {
 #pragma unroll 1
-      for (int i = int(threadIdx.x) % 32; i < count; i += 32) dw[map * next + i] = rows[map * pitch + i];
+      for (int i = int(threadIdx.x) % 32; i < count; i += 32) dw[map * next + i] = rows[at(map, i)];
+    }
+  }
+  // The same of rows that lie `pitch` elements apart.
+  TP_DEVICE void store(T* rows, int pitch, bool odd) const {
+    store(
+        rows, odd, [&](int map, int i) { return map * pitch + i; },
+        [&] {
+          const int map = first + int(threadIdx.x);
+          if (map < last) block::store_bytes(rows + map * pitch, count * int(sizeof(T)), dw + map * next);
+        });
+  }
+};
+
+// The rounded tile in shared memory, in the order of dw: as rows that are some elements apart, or, with patches, as
+// boxes of rows.
+template <class Tile>
+struct FilterImage {
+  static constexpr int maps = UnitSums<Tile>::maps, columns = UnitSums<Tile>::columns, bytes = (columns + 8) * maps * 2;
+
+  TP_DEVICE static int at(int map, int i) {
+    if constexpr (Tile::has_patches) {
+      constexpr int width = Tile::box_columns;
+      return i / width * (width * maps) + map * width + i % width;
+    } else {
+      return map * UnitSums<Tile>::pitch + i;
     }
   }
 };
 
-// Stores the tile of a block that has all its sums. The warpgroups write them to shared memory, in the order of dw: all
-// taps of a channel follow each other.
+// Stores the tile of a block that has all its sums, by way of an image.
 template <class Tile, class T>
-TP_DEVICE void store_filters(const WgradWgmma<T>& work, const UnitShare& share, uint16_t* pool, int first_block,
+TP_DEVICE void store_filters(const WgradWgmma<T>& work, const UnitShare& share, unsigned char* pool, int first_block,
                              int first_unit, const UnitTileSums<Tile>& sum) {
-  constexpr int pitch = UnitSums<Tile>::pitch, octets = Tile::channels / 8;  // of a unit
+  using Image = FilterImage<Tile>;
+  constexpr int octets = Tile::channels / 8;  // of a unit
+  uint16_t* const image = reinterpret_cast<uint16_t*>(pool);
   const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
-  const int per_channel = work.taps, per_unit = work.taps == 1 ? Tile::channels : 1;
+  // The distances in dw.
+  const int per_channel = Tile::has_patches ? Tile::units : work.taps, per_unit = per_channel == 1 ? Tile::channels : 1;
   float zero = 0;  // becomes NaN
 #pragma unroll
   for (int i = 0; i < Tile::blocks_each * 2; ++i) {
     const int map = (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
-    uint16_t* const row = pool + map * pitch + lane % 4 * 2 * per_channel + first_unit * per_unit;
+    uint16_t* const row = image + Image::at(map, 0) + lane % 4 * 2 * per_channel + first_unit * per_unit;
 #pragma unroll
     for (int j = 0; j < Tile::units_each * octets; ++j) {
-      uint16_t* const to = row + j % octets * 8 * per_channel + j / octets * per_unit;
+      uint16_t* const to = row + Image::at(0, j % octets * 8 * per_channel) + j / octets * per_unit;
       const float a = sum[i / 2][j * 4 + i % 2 * 2], b = sum[i / 2][j * 4 + i % 2 * 2 + 1];
       const unsigned pair = block::half_pair<T>(a, b);
       to[0] = uint16_t(pair), to[per_channel] = uint16_t(pair >> 16);
       if (work.slab.is_ragged) zero += a * 0.0f + b * 0.0f;
     }
   }
-  FilterRows<Tile, T>(work, share, 0, UnitSums<Tile>::maps).store(reinterpret_cast<T*>(pool), pitch, zero != 0);
+  T* const data = reinterpret_cast<T*>(image);
+  const FilterRows<Tile, T> rows(work, share, 0, Image::maps);
+  if constexpr (Tile::has_patches) {
+    rows.store(data, zero != 0, Image::at, [&] {
+      const int i = int(threadIdx.x) * Tile::box_columns;
+      if (i >= rows.count) return;
+      block::store_planes(work.dw, share.group, share.map, share.unit * Tile::channels + i,
+                          block::shared_address(data + Image::at(0, i)));
+    });
+  } else {
+    rows.store(data, UnitSums<Tile>::pitch, zero != 0);
+  }
 }
 
-// Adds up the sums of a cluster of up to `most` blocks, and stores them: each block those of some maps. A thread has
-// the sums of a map and of four neighbouring channels, under all units of the tile.
+// Adds up the sums of a cluster of up to `most` blocks, and stores them: each block those of some maps, by way of rows
+// behind its sums. A thread adds up four neighbouring channels of a map at a time.
 template <int most, class Tile, class T>
 TP_DEVICE void add_up_maps(const WgradWgmma<T>& work, const UnitShare& share, float* pool) {
   using Sums = UnitSums<Tile>;
-  constexpr int units = Tile::units, across = Tile::channels / 4, per_warp = 32 / across;
+  constexpr int across = Tile::channels / 4, per_warp = 32 / across;
   const int cluster = work.slices, rank = share.slice, each = ceil_div(Sums::maps, cluster), first = rank * each,
             quad = int(threadIdx.x) % across;
   const FilterRows<Tile, T> rows(work, share, first, min(first + each, Sums::maps));
+  T* const rounded = reinterpret_cast<T*>(pool + Sums::maps * Sums::pitch) - first * Sums::pitch;
   bool odd = false;
 #pragma unroll 1
   for (int base = first + int(threadIdx.x) / 32 * per_warp; base < rows.last; base += Tile::warps * per_warp) {
     const int map = base + int(threadIdx.x) % 32 / across;
-    const bool exists = map < rows.last;
-    float* const row = pool + map * Sums::pitch;
-    float4 sums[units];
+    if (map >= rows.last) continue;
+    const float* const row = pool + map * Sums::pitch + quad * 4;
 #pragma unroll
-    for (int u = 0; u < units; ++u) {
-      const float* const mine = row + u * Tile::channels + quad * 4;
+    for (int u = 0; u < Tile::units; ++u) {
+      const float* const mine = row + u * Tile::channels;
       float4 parts[most] = {*reinterpret_cast<const float4*>(mine)};
 #pragma unroll
       for (int k = 1; k < most; ++k) {
         // Each block begins with the next one, so that not all read from the same one.
         const int from = rank + k < cluster ? rank + k : rank + k - cluster;
-        if (k < cluster && exists) parts[k] = block::cluster_load(mine, from);
+        if (k < cluster) parts[k] = block::cluster_load(mine, from);
       }
-      sums[u] = parts[0];
+      float4 sum = parts[0];
 #pragma unroll
       for (int k = 1; k < most; ++k) {
         const float4 more = parts[k];
-        sums[u] = {sums[u].x + more.x, sums[u].y + more.y, sums[u].z + more.z, sums[u].w + more.w};
+        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
       }
-    }
-    // Replace the sums of these maps, which no other warp reads, in the order of dw.
-    __syncwarp();
-    if (!exists) continue;
-    uint2* const to = reinterpret_cast<uint2*>(row);
-    const auto sum = [&](int i) {  // of the four channels, one after another
-      const float4 four = sums[i % units];
-      return i < units ? four.x : i < units * 2 ? four.y : i < units * 3 ? four.z : four.w;
-    };
-#pragma unroll
-    for (int u = 0; u < units; ++u) {
-      const float4 four = sums[u];
-      odd = odd || !is_finite(four.x + four.y + four.z + four.w);
+      odd = odd || !is_finite(sum.x + sum.y + sum.z + sum.w);
+      const unsigned low = block::half_pair<T>(sum.x, sum.y), high = block::half_pair<T>(sum.z, sum.w);
+      T* const to = rounded + map * Sums::pitch;
       if (work.taps == 1) {
-        to[u * across + quad] = {block::half_pair<T>(four.x, four.y), block::half_pair<T>(four.z, four.w)};
+        *reinterpret_cast<uint2*>(to + u * Tile::channels + quad * 4) = {low, high};
       } else {
-        to[quad * units + u] = {block::half_pair<T>(sum(u * 4), sum(u * 4 + 1)),
-                                block::half_pair<T>(sum(u * 4 + 2), sum(u * 4 + 3))};
+        uint16_t* const taps = reinterpret_cast<uint16_t*>(to) + quad * 4 * Tile::units + u;
+        taps[0] = uint16_t(low), taps[Tile::units] = uint16_t(low >> 16);
+        taps[2 * Tile::units] = uint16_t(high), taps[3 * Tile::units] = uint16_t(high >> 16);
       }
     }
   }
   __syncwarp();
   block::cluster_arrive();
-  rows.store(reinterpret_cast<T*>(pool), Sums::pitch * 2, odd);
+  rows.store(rounded, Sums::pitch, odd);
   block::cluster_wait();  // until the others have read the sums of this block
 }
 

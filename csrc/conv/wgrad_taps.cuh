@@ -15,8 +15,9 @@ struct TapGradTile {
   static constexpr int slab = slab_, dy_bytes = slab * block::row_bytes, x_bytes = slab * channels * 2;  // copies
   static constexpr int stage_bytes = (blocks * dy_bytes + units * x_bytes + 1023) / 1024 * 1024;
   static constexpr int warps = groups * 4, threads = (groups + 1) * block::warpgroup;
-  static constexpr int most_stages = 220 * 1024 / stage_bytes;
-  static constexpr bool has_patches = false;
+  static constexpr int most_stages = 16;
+  // Whether there are registers beside the sums to go on to another tile.
+  static constexpr bool has_patches = false, can_go_on = blocks_each * units_each * channels <= 128;
   // The number of warps that copy, and the most copies of each per slab.
   static constexpr int copiers = 4, most_copies = ceil_div(blocks + units, copiers);
   // Registers of a multiplying and of a copying thread; a multiprocessor has 65,536.
@@ -24,21 +25,32 @@ struct TapGradTile {
 
   // Divides the inner dimension into slabs.
   template <class T>
-  static void cut(WgradWgmma<T>& work) {
+  static void cut(WgradWgmma<T>& work, int memory) {
     const Elements<T>& e = work.e;
     work.slabs = int(ceil_div(e.n * e.rows.out * e.cols.out, int64_t(slab)));
     work.by_across = Divisor(e.cols.out);
     work.by_down = Divisor(e.rows.out);
-    work.stages = most_stages;
-    work.stage_bytes = TapGradTile::stage_bytes;
+    work.stages = min(memory / stage_bytes, most_stages);
+    work.stage_bytes = stage_bytes;
   }
   // For 16 pixels at a time, each warpgroup multiplies its maps, 64 at a time. What does not exist is not copied. A
-  // copy takes at least 46 cycles, and a slab 60 to begin.
+  // copy takes at least 87 cycles, and a slab 20 to begin.
   template <class T>
   static double cycles(const WgradWgmma<T>& work, double busy) {
-    const int of_dy = int(min(ceil_div(work.e.maps, int64_t(64)), int64_t(blocks))), of_x = min(work.units, units);
-    const int products = slab / 16 * blocks * unit_groups, copied = of_dy * dy_bytes + of_x * x_bytes;
-    return max(slab_cycles(products, units_each * channels, busy, copied), (of_dy + of_x) * 46.0) + 60;
+    const int products = slab / 16 * blocks * unit_groups, copies = of_dy(work) + of_x(work);
+    return max(slab_cycles(products, units_each * channels, 43, busy, copied(work)), copies * 87.0) + 20;
+  }
+  template <class T>
+  static int copied(const WgradWgmma<T>& work) {  // bytes of a slab
+    return of_dy(work) * dy_bytes + of_x(work) * x_bytes;
+  }
+  template <class T>
+  static int of_dy(const WgradWgmma<T>& work) {  // copies
+    return int(min(ceil_div(work.e.maps, int64_t(64)), int64_t(blocks)));
+  }
+  template <class T>
+  static int of_x(const WgradWgmma<T>& work) {
+    return min(work.units, units);
   }
   template <class T>
   static void map_operands(WgradWgmma<T>& work, const ChannelsLast<T>& x, const ChannelsLast<T>& dy) {
@@ -66,7 +78,7 @@ TP_DEVICE SlabCopy slab_copy(const WgradWgmma<T>& work, const UnitShare& share, 
 // Starts every fourth copy of all slabs of a share. One thread calls it.
 template <class T, class Tile>
 TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages, block::Barrier* full,
-                          block::Barrier* empty, int copier) {
+                          block::Barrier* empty, block::Cursor& cursor, int copier) {
   const int down = int(work.e.rows.stride), across = int(work.e.cols.stride), top = int(work.e.rows.pad),
             left = int(work.e.cols.pad);
   SlabCopy copies[Tile::most_copies];
@@ -78,7 +90,6 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
     copies[k].exists = copies[k].exists && i < Tile::blocks + Tile::units;
     if (copies[k].exists) bytes += i < Tile::blocks ? Tile::dy_bytes : Tile::x_bytes;
   }
-  block::Cursor cursor(Tile::most_stages);
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
     int col = slab * Tile::slab, row = work.by_across.divide(col);
     const int image = work.by_down.divide(row);
@@ -104,10 +115,9 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
 // Computes the sums of a warpgroup, whose part of the tile begins at `first_block` and `first_unit`.
 template <class T, class Tile>
 TP_DEVICE void multiply_slabs(const UnitShare& share, unsigned stages, block::Barrier* full, block::Barrier* empty,
-                              int first_block, int first_unit, UnitTileSums<Tile>& sum) {
+                              block::Cursor& cursor, int first_block, int first_unit, UnitTileSums<Tile>& sum) {
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
-  block::Cursor cursor(Tile::most_stages);
-  block::Barrier* used = nullptr;  // the stage that running products read
+  block::Barrier* used = nullptr;            // the stage that running products read
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
     full[cursor.stage].wait(cursor.parity);
     const unsigned stage = stages + unsigned(cursor.stage * Tile::stage_bytes),
@@ -131,6 +141,7 @@ TP_DEVICE void multiply_slabs(const UnitShare& share, unsigned stages, block::Ba
     used = &empty[cursor.stage];
   }
   block::wait_for_products<0>();
+  if (frees && used) used->arrive();
 }
 
 }  // namespace tp::conv

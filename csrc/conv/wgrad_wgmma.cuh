@@ -5,11 +5,13 @@
 // The inner dimension is all pixels of the batch, in slabs. Both factors store the channels of a pixel next to each
 // other, and are read across the rows. The columns are divided into units, each of which is 64 channels, or fewer,
 // under one tap. There are two kinds of tiles, which differ in what a slab is and how it is copied: wgrad_patches.cuh
-// is for filters of 3 x 3, wgrad_taps.cuh for all.
+// is for filters of 3 x 3 and 5 x 5, wgrad_taps.cuh for all.
 //
 // A block computes a tile of dw over one slice of the slabs. The blocks of a cluster have slices of the same tile, and
-// add up their sums (wgrad_sums.cuh), or a second kernel does (wgrad_slices.cuh). Some warps start the copies, in a
-// ring of stages, because starting one takes long. The warpgroups multiply, each a part of the tile.
+// add up their sums (wgrad_sums.cuh), or a second kernel does (wgrad_slices.cuh). If there are more tiles than blocks
+// can run at once, a block computes one tile after another, and copies for the next one while it stores the last one.
+// Some warps start the copies, in a ring of stages, because starting one takes long. The warpgroups multiply, each a
+// part of the tile.
 #pragma once
 #include "conv/wgrad_patches.cuh"
 #include "conv/wgrad_slices.cuh"
@@ -17,7 +19,7 @@
 
 namespace tp::conv {
 
-template <class T, class Tile>
+template <class T, class Tile, bool goes_on>
 __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_constant__ WgradWgmma<T> work) {
 #if TP_WGMMA
   extern __shared__ __align__(1024) unsigned char pool[];
@@ -34,8 +36,10 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   if (warp == Tile::warps && block::elect_lane()) {
     block::prefetch_map(work.dy);
     block::prefetch_map(work.x);
+    if (Tile::has_patches) block::prefetch_map(work.dw);
   }
-  const UnitShare share = UnitShare::of<Tile>(work);
+  const UnitShare first_share = UnitShare::of<Tile>(work, int(blockIdx.y));
+  block::Cursor cursor(work.stages);
   __syncthreads();
   block::allow_next_launch();
   block::wait_for_launch_before();
@@ -45,40 +49,53 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
     block::leave_registers<Tile::few_registers>();
     const int copier = warp - Tile::warps;
     if (copier >= Tile::copiers || !block::elect_lane()) return;
-    if constexpr (Tile::has_patches) {
-      copy_patches<T, Tile>(work, share, stages, full, empty, copier);
-    } else {
-      copy_slabs<T, Tile>(work, share, stages, full, empty, copier);
-    }
-    return;
+    return for_shares<Tile, goes_on>(work, first_share, [&](const UnitShare& share) {
+      if constexpr (Tile::has_patches) {
+        copy_patches<T, Tile>(work, share, stages, full, empty, cursor, copier);
+      } else {
+        copy_slabs<T, Tile>(work, share, stages, full, empty, cursor, copier);
+      }
+    });
   }
   // The multiplying warpgroups: compute the sums, then add them up or store them.
   block::take_registers<Tile::registers>();
   const int group = warp / 4;
   const int first_block = group / Tile::unit_groups * Tile::blocks_each,
             first = group % Tile::unit_groups * Tile::units_each;
-  UnitTileSums<Tile> sum;
-  if constexpr (Tile::has_patches) {
-    multiply_patches<T, Tile>(work, share, stages, full, empty, group, sum);
-  } else {
-    multiply_slabs<T, Tile>(share, stages, full, empty, first_block, first, sum);
-  }
-  block::sync_warps(1, Tile::warps);  // until all products have read the stages, which the sums replace
-  if (work.is_whole && work.slices == 1) {
-    return store_filters<Tile>(work, share, reinterpret_cast<uint16_t*>(pool), first_block, first, sum);
-  }
-  float* const sums = reinterpret_cast<float*>(pool);
-  write_sums<Tile>(sums, first_block, first, sum);
-  if (work.is_whole) return add_up_cluster<Tile>(work, share, sums);
-  if constexpr (Tile::channels == block::row_elements) store_sums<Tile>(work, share, sums);
+  for_shares<Tile, goes_on>(work, first_share, [&](const UnitShare& share) {
+    UnitTileSums<Tile> sum;
+    if constexpr (Tile::has_patches) {
+      multiply_patches<T, Tile>(work, share, stages, full, empty, cursor, group, sum);
+    } else {
+      multiply_slabs<T, Tile>(share, stages, full, empty, cursor, first_block, first, sum);
+    }
+    // Until stores have read an earlier tile, or all products the stages, which the sums replace.
+    if constexpr (goes_on) block::wait_for_stores();
+    block::sync_warps(1, Tile::warps);
+    if (goes_on || (work.is_whole && work.slices == 1)) {
+      return store_filters<Tile>(work, share, pool + (goes_on ? work.image : 0), first_block, first, sum);
+    }
+    float* const sums = reinterpret_cast<float*>(pool);
+    write_sums<Tile>(sums, first_block, first, sum);
+    work.is_whole ? add_up_cluster<Tile>(work, share, sums) : store_sums<Tile>(work, share, sums);
+  });
+  block::wait_for_stores();
 #endif
 }
 
 // ---- the host's part
 
-// The most blocks of a cluster, and the most shared memory of a block without its barriers.
-constexpr int most_cluster = 8, most_memory = 225 * 1024;
+// The most blocks of a cluster; the most shared memory of a block without its barriers, and of its stages.
+constexpr int most_cluster = 8, most_memory = 225 * 1024, stage_memory = 220 * 1024;
 constexpr double never = std::numeric_limits<double>::infinity();
+
+inline int multiprocessors() { return block::device_attribute<cudaDevAttrMultiProcessorCount>(); }
+
+// Whether a tile has all taps of its channels, so that what it has of a map follows each other in dw.
+template <class Tile, class T>
+bool has_all_taps(const WgradWgmma<T>& work) {
+  return work.taps == 1 || work.taps == Tile::units;
+}
 
 // How many slices a tile has, whether their blocks are a cluster that writes dw, and how many cycles dw then takes.
 struct WgradPlan {
@@ -91,10 +108,15 @@ struct WgradPlan {
 template <class T, class Tile>
 WgradWgmma<T> divide_wgrad(const Elements<T>& e) {
   WgradWgmma<T> work(e, Tile::channels);
-  Tile::cut(work);
-  work.map_blocks = int(ceil_div(e.maps, int64_t(Tile::blocks * 64)));
-  work.unit_blocks = ceil_div(work.units, Tile::units);
-  work.by_map_block = Divisor(work.map_blocks);
+  const int map_blocks = int(ceil_div(e.maps, int64_t(Tile::blocks * 64))),
+            unit_blocks = ceil_div(work.units, Tile::units);
+  work.tiles = work.groups * map_blocks * unit_blocks;
+  work.by_unit_block = Divisor(unit_blocks);
+  work.by_map_block = Divisor(map_blocks);
+  // A tile has memory of its own only if the block goes on to another tile.
+  const bool goes_on = Tile::can_go_on && has_all_taps<Tile>(work) && work.tiles > multiprocessors();
+  Tile::cut(work, stage_memory - (goes_on ? FilterImage<Tile>::bytes : 0));
+  work.image = goes_on ? work.stages * work.stage_bytes : 0;
   return work;
 }
 
@@ -104,36 +126,41 @@ template <class T, class Tile>
 WgradPlan plan_wgrad(const Elements<T>& e) {
   using Sums = UnitSums<Tile>;
   const WgradWgmma<T> work = divide_wgrad<T, Tile>(e);
-  const int tiles = work.groups * work.map_blocks * work.unit_blocks,
-            multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const int tiles = work.tiles;
+  // What the kernel reads from memory, what it reads again from the cache, and what it writes.
   const int64_t pixels_in = e.rows.in * e.cols.in, pixels_out = e.rows.out * e.cols.out;
-  const double operands = double(e.n * e.groups * (e.channels * pixels_in + e.maps * pixels_out)) * sizeof(T);
+  const double operands = double(e.n * e.groups * (e.channels * pixels_in + e.maps * pixels_out)) * sizeof(T),
+               again = max(0.0, double(tiles) * work.slabs * Tile::copied(work) - operands),
+               filters = double(e.m * e.channels * work.taps) * sizeof(T),
+               memory = operands / 3200 + again / 6500 + filters / 3000, sums = Sums::bytes;
+  // The longer one of products and memory, and a fifth of the other one.
+  const auto together = [&](double products) { return max(products, memory) + min(products, memory) / 5; };
   WgradPlan best{never};
-  // The first block of a multiprocessor takes 5,600 cycles to begin, a later one 2,600. All together read so many bytes
-  // per cycle from memory, and nine tenths of that overlap with their products. Then a block stores its part of dw, or
-  // its cluster adds up the sums and does so, or it stores the sums, which a second kernel adds up.
+  // The first block of a multiprocessor takes 5,600 cycles to begin, a later one 2,600. Then a block stores its part of
+  // dw, or its cluster adds up the sums and does so, or it stores the sums, which a second kernel adds up. Blocks that
+  // go on write one tile after another to shared memory.
   const auto consider = [&](int slices, bool is_whole) {
-    const int rounds = ceil_div(tiles * slices, multiprocessors);
-    const double busy = min(1.0, double(tiles) * slices / multiprocessors),
-                 products = rounds * ceil_div(work.slabs, slices) * Tile::cycles(work, busy), memory = operands / 1700,
-                 slabs = max(products, memory) + min(products, memory) / 10, sums = Sums::bytes,
-                 end = !is_whole    ? 320 + sums / 55
-                       : slices > 1 ? 2100 + sums / 62 + sums * (slices - 1) / slices / 14.5
-                                    : 830 + sums / 35,
-                 second = is_whole ? 0 : 5200 + tiles * slices * sums / 1700,
-                 cycles = 5600 + (rounds - 1) * 2600 + slabs + rounds * end + second;
+    const int rounds = ceil_div(tiles * slices, multiprocessors());
+    const double busy = min(1.0, double(tiles) * slices / multiprocessors()),
+                 products = ceil_div(work.slabs, slices) * Tile::cycles(work, busy),
+                 end = !is_whole    ? 300 + sums / 130
+                       : slices > 1 ? 2300 + sums / 76 + sums * (slices - 1) / slices / 11.6
+                                    : 510 + sums / 32,
+                 second = is_whole ? 0 : 6600 + tiles * slices * sums / 1830,
+                 cycles = 5600 + (work.image > 0
+                                      ? together(rounds * (products + 1300 + sums / 39))
+                                      : (rounds - 1) * 2600 + together(rounds * products) + rounds * end + second);
     if (cycles >= best.cycles) return;
     if (is_whole && slices > 1) {
-      const auto kernel = wgrad_wgmma<T, Tile>;
+      if (Sums::bytes_of(slices) > most_memory) return;
+      const auto kernel = wgrad_wgmma<T, Tile, false>;
       if (tiles > block::clusters_at_once(kernel, Tile::threads, most_memory, slices)) return;
     }
     best = {cycles, slices, is_whole};
   };
-  const int most = max(1, min(multiprocessors / tiles, work.slabs));
-  for (int slices = most; slices > 0 && Tile::channels == block::row_elements; slices /= 2) consider(slices, false);
-  // A cluster can write dw if a tile has all taps of its channels.
-  if (work.taps > 1 && work.taps != Tile::units) return best;
-  for (int slices = 1; slices <= min(most_cluster, most); ++slices) consider(slices, true);
+  const int most = max(1, min(multiprocessors() / tiles, work.slabs));
+  for (int slices = most; slices > 0 && work.image == 0; slices /= 2) consider(slices, false);
+  for (int slices = 1; slices <= min(most_cluster, most) && has_all_taps<Tile>(work); ++slices) consider(slices, true);
   return best;
 }
 
@@ -149,10 +176,17 @@ void launch_wgrad_wgmma(const Elements<T>& e, const WgradPlan& plan, const Chann
   work.extra = work.slabs % plan.slices;
   work.is_whole = plan.is_whole;
   if (!work.is_whole) work.sums = context.workspace<float>(work.slices * work.sums_per_slice());
-  const int bytes = max(work.stages * work.stage_bytes, UnitSums<Tile>::bytes);
-  const dim3 blocks(unsigned(work.slices), unsigned(work.unit_blocks), unsigned(work.map_blocks * work.groups));
-  block::allow_shared_memory(wgrad_wgmma<T, Tile>, bytes);
-  block::launch_clusters(wgrad_wgmma<T, Tile>, blocks, work.cluster(), Tile::threads, bytes, context, work);
+  const auto start = [&](auto kernel, int tiles, int bytes) {
+    const dim3 blocks(unsigned(work.slices), unsigned(tiles));
+    block::allow_shared_memory(kernel, bytes);
+    block::launch_clusters(kernel, blocks, work.cluster(), Tile::threads, bytes, context, work);
+  };
+  if (work.image == 0) {
+    start(wgrad_wgmma<T, Tile, false>, work.tiles,
+          max(work.stages * work.stage_bytes, UnitSums<Tile>::bytes_of(work.cluster())));
+  } else {
+    start(wgrad_wgmma<T, Tile, Tile::can_go_on>, multiprocessors(), work.image + FilterImage<Tile>::bytes);
+  }
   check_launch("implicit_gemm");
   if (!work.is_whole) add_up_slices(work, context);
 }
