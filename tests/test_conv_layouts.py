@@ -350,6 +350,26 @@ def test_one_filter_per_channel(size, stride, layout, device):
             assert_equal(found, want, f"{name} {channels} {padding} {dtype}")
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_one_filter_per_channel_of_large_images(dtype, device):
+    """Images that are computed in bands of rows, whose sources overlap or leave rows out."""
+    for shape, kernel, window in (
+        ((2, 24, 90, 60), (3, 5), {"padding": (1, 2)}),
+        ((1, 20, 91, 90), (3, 3), {"padding": 1, "stride": 2}),
+        ((1, 9, 130, 70), (3, 3), {"padding": 3, "dilation": (2, 3)}),
+        ((3, 17, 64, 70), (1, 2), {"padding": (2, 0), "stride": (3, 1)}),
+    ):
+        window["groups"] = shape[1]
+        x, weight = (torch.randint(-1, 2, size).double().requires_grad_() for size in (shape, (shape[1], 1, *kernel)))
+        y = F.conv2d(x, weight, None, **window)
+        grad = torch.randint(-1, 2, y.shape).double()
+        dx, dw = torch.autograd.grad(y, (x, weight), grad)
+        image, filters, dy = (t.detach().to(device, dtype) for t in (x, weight, grad))
+        assert_equal(conv2d(image, filters, **window), y.detach(), f"fprop {shape}")
+        assert_equal(conv2d_dgrad(dy, filters, shape, **window), dx, f"dgrad {shape}")
+        assert_equal(conv2d_wgrad(dy, image, kernel, **window), dw, f"wgrad {shape}")
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_nan_in_one_filter_per_channel(stride, device):
     """Padding is an operand of fprop, where NaN times zero is NaN, but not of dgrad."""

@@ -1,5 +1,5 @@
 // Transposes a matrix on the host. Elements of two or four bytes go through vectors of 16 bytes, which every processor
-// that has vectors has.
+// that has vectors has, or of as many as the caller names.
 #pragma once
 #include <cstring>
 #include <type_traits>
@@ -16,11 +16,11 @@ namespace tp {
 #endif
 namespace detail {
 
-// As many vectors of 16 bytes as each has elements.
-template <class Word>
+// As many vectors of so many bytes as each has elements.
+template <class Word, int bytes>
 struct Square {
-  typedef Word V __attribute__((vector_size(16), aligned(alignof(Word)), may_alias));
-  static constexpr int side = 16 / int(sizeof(Word));
+  typedef Word V __attribute__((vector_size(bytes), aligned(alignof(Word)), may_alias));
+  static constexpr int side = bytes / int(sizeof(Word));
   V x[side];
 
   // Elements first, side + first, first + 1, side + first + 1, ... of two vectors that follow each other.
@@ -37,7 +37,7 @@ struct Square {
   void interleave() {
     const Square from = *this;
     using All = std::make_integer_sequence<int, side>;
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int i = 0; i < side / 2; ++i) {
       x[2 * i] = mixed<0>(from.x[i], from.x[i + side / 2], All{});
       x[2 * i + 1] = mixed<side / 2>(from.x[i], from.x[i + side / 2], All{});
@@ -46,11 +46,11 @@ struct Square {
   // After as many times as there are bits, vectors and elements have exchanged theirs.
   static void transpose(const void* from, int64_t pitch, void* to, int64_t to_pitch) {
     Square s;
-#pragma GCC unroll 8
+#pragma GCC unroll 32
     for (int i = 0; i < side; ++i) s.x[i] = *reinterpret_cast<const V*>(static_cast<const Word*>(from) + i * pitch);
-#pragma GCC unroll 3
+#pragma GCC unroll 5
     for (int k = 1; k < side; k *= 2) s.interleave();
-#pragma GCC unroll 8
+#pragma GCC unroll 32
     for (int i = 0; i < side; ++i) *reinterpret_cast<V*>(static_cast<Word*>(to) + i * to_pitch) = s.x[i];
   }
 };
@@ -65,11 +65,11 @@ constexpr bool has_squares = std::is_same<In, Out>::value && (sizeof(In) == 2 ||
 #endif
 
 // to[c * to_pitch + r] = from[r * pitch + c] for r < rows and c < columns.
-template <class In, class Out>
+template <int bytes = 16, class In, class Out>
 void transpose(int64_t rows, int64_t columns, const In* from, int64_t pitch, Out* to, int64_t to_pitch) {
 #ifdef __GNUC__
   if constexpr (detail::has_squares<In, Out>) {
-    using Square = detail::Square<std::conditional_t<sizeof(In) == 2, uint16_t, uint32_t>>;
+    using Square = detail::Square<std::conditional_t<sizeof(In) == 2, uint16_t, uint32_t>, bytes>;
     constexpr int64_t side = Square::side;
     if (rows >= side && columns >= side) {
       // If squares do not fit, the last ones overlap others.
@@ -81,6 +81,7 @@ void transpose(int64_t rows, int64_t columns, const In* from, int64_t pitch, Out
       }
       return;
     }
+    if constexpr (bytes > 16) return transpose<bytes / 2>(rows, columns, from, pitch, to, to_pitch);
   }
 #endif
   // The compiler vectorizes squares of other elements.

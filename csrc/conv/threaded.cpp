@@ -1,9 +1,9 @@
 // The production rung of the CPU. Each pass is computed in the first of these ways that suits its problem: by vectors
-// of channels if every group has one channel and one map (threaded_depthwise.h), by Winograd's algorithm
-// (threaded_winograd.h, threaded_winograd_wgrad.h), by vectors of neighbouring pixels (threaded_lines.h,
-// threaded_lines_wgrad.h), and as one matrix product, none of whose matrices is stored (accumulate.h). The product
-// serves every problem; it also computes again what another way leaves undone because of infinities or NaN. The rest of
-// this comment is about the product.
+// of channels if every group has one channel and one map (threaded_depthwise.h, threaded_depthwise_planes.h), by
+// Winograd's algorithm (threaded_winograd.h, threaded_winograd_wgrad.h), by vectors of neighbouring pixels
+// (threaded_lines.h, threaded_lines_wgrad.h), and as one matrix product, none of whose matrices is stored
+// (accumulate.h). The product serves every problem; it also computes again what another way leaves undone because of
+// infinities or NaN. The rest of this comment is about the product.
 //
 // A weight w[m, c, p, q] and an output pixel (n, h, w) meet at the input element pixel + tap, where `pixel` depends
 // only on n, h, w and `tap` only on c, p, q. So the unrolled matrix of Fig. 16.16 is represented by two tables of
@@ -21,7 +21,7 @@
 
 #include "conv/accumulate.h"
 #include "conv/packed.h"
-#include "conv/threaded_depthwise.h"
+#include "conv/threaded_depthwise_planes.h"
 #include "conv/threaded_lines_wgrad.h"
 #include "conv/threaded_winograd_wgrad.h"
 

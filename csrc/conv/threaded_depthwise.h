@@ -1,11 +1,14 @@
 // All passes of filters for one channel and one map per group, in channels last: the lanes of a vector hold
-// neighbouring channels, so images are read and written in memory order.
+// neighbouring channels, so images are read and written in memory order. threaded_depthwise_planes.h calls this for
+// blocks of channels of images in NCHW.
 //
 // fprop and dgrad add the taps that lie inside the image. In fprop, padding is an operand, so all weights must be
 // finite; in wgrad, so must the gradients that are multiplied by padding (conv.h). Otherwise the caller computes
 // everything by products.
 #pragma once
+#include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "block/convert.h"
 #include "conv/threaded_lines.h"
@@ -20,6 +23,7 @@ class Depthwise {
   static constexpr int taps_at_once = 3;      // of wgrad
   static constexpr int wide = 2, pixels = 4;  // vectors and pixels that are computed together
 
+ public:
   // The taps that a row or column of the target meets, and the source elements that they read.
   struct Meetings {
     int64_t *first, *tap, *source;    // those of element i are first[i] to first[i + 1] - 1
@@ -50,6 +54,11 @@ class Depthwise {
       }
       first[n] = count;
     }
+    // The sources that the elements from `begin` to `end` read, all between the first and the last one.
+    std::pair<int64_t, int64_t> sources_of(int64_t begin, int64_t end) const {
+      const auto [least, most] = std::minmax_element(source + first[begin], source + first[end]);
+      return first[begin] < first[end] ? std::pair(*least, *most + 1) : std::pair(int64_t(0), int64_t(0));
+    }
     // Whether `count` elements from i on, each a step further, meet the same taps. The first and the last tap that an
     // element meets never increase with the element, so those in between are like both ends.
     bool alike(int64_t i, int64_t count) const {
@@ -60,7 +69,22 @@ class Depthwise {
     }
   };
 
- public:
+  // A row of the target, and the rows of the source from `first` on. Pixels have so many channels, next to each other.
+  struct Row {
+    const Meetings &rows, &cols;
+    int64_t h, first, channels;
+    const A *source, *weights, *starts;  // weights: [tap, channel]
+    A* to;
+    bool finite;  // the weights
+    int64_t pitch() const { return cols.sources * channels; }
+  };
+  // A row of dy, and the rows of x from `first` on.
+  struct GradientRow {
+    int64_t h, first, channels;
+    const A *x, *dy;
+    A* sums;  // [tap, channel]
+  };
+
   Depthwise(const Elements<T>& e, Context& context) : e_(e), context_(context) {}
 
   // Zeros may stand for what lies beyond the edges only if all weights are finite.
@@ -70,7 +94,7 @@ class Depthwise {
     const int64_t height = forward ? e_.rows.out : e_.rows.in, width = forward ? e_.cols.out : e_.cols.in;
     const Meetings rows(e_.rows, pass, context_), cols(e_.cols, pass, context_);
     const A* source = widened(static_cast<const T*>(forward ? e_.x : e_.y), e_.n * from.image, context_);
-    const A *weights = pack_weights(), *starts = pack_starts(forward ? e_.bias : nullptr);
+    const A *weights = pack_weights(e_.c), *starts = pack_starts(forward ? e_.bias : nullptr);
     T* target = forward ? e_.y : e_.x;
     const int64_t grain = max(int64_t(1), (1 << 14) / max(width * e_.c * e_.taps(), int64_t(1)));
     context_.parallel_for(e_.n * height, grain, [=, this](int64_t begin, int64_t end) {
@@ -79,7 +103,7 @@ class Depthwise {
       on_widest_vectors([=, this, sums = space.get()](auto bytes) {
         for (int64_t i = begin; i < end; ++i) {
           T* const out = target + i / height * to.image + i % height * to.row;
-          Row row{rows, cols, i % height, from, source + i / height * from.image, weights, starts, sums, finite};
+          Row row{rows, cols, i % height, 0, e_.c, source + i / height * from.image, weights, starts, sums, finite};
           if constexpr (direct) row.to = out;
           gather_row<bytes.value>(row);
           if constexpr (!direct) convert(to.row, row.to, out);
@@ -88,8 +112,8 @@ class Depthwise {
     });
   }
 
-  // Returns whether all weights are finite; if not, or if a gradient meets nothing but padding, zeros of the padding
-  // may be missing.
+  // Returns whether all sums are finite; if not, or if a gradient meets nothing but padding, zeros of the padding may
+  // be missing.
   bool wgrad() const {
     if (!meets_input(e_.rows) || !meets_input(e_.cols)) return false;
     const A* x = widened(static_cast<const T*>(e_.x), e_.n * e_.x_strides.image, context_);
@@ -102,7 +126,10 @@ class Depthwise {
       std::fill(sum, sum + size, A(0));
       const int64_t begin = chunk * rows / chunks, end = (chunk + 1) * rows / chunks;
       on_widest_vectors([=, this](auto bytes) {
-        for (int64_t i = begin; i < end; ++i) add_row<bytes.value>(i / e_.rows.out, i % e_.rows.out, x, dy, sum);
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t image = i / e_.rows.out, h = i % e_.rows.out;
+          add_row<bytes.value>({h, 0, e_.c, x + image * e_.x_strides.image, dy + e_.y_at(image, 0, h, 0), sum});
+        }
       });
     });
     for (int64_t chunk = 1; chunk < chunks; ++chunk) {
@@ -117,6 +144,68 @@ class Depthwise {
       }
     }
     return finite;
+  }
+
+  // Whether every output reads an element that is not padding.
+  static bool meets_input(const Axis& axis) {
+    for (int64_t o = 0; o < axis.out; ++o) {
+      bool any = false;
+      for (int64_t k = 0; k < axis.kernel; ++k) any |= axis.source(o, k) >= 0 && axis.source(o, k) < axis.in;
+      if (!any) return false;
+    }
+    return true;
+  }
+
+  // The weights of blocks of so many channels: [block, tap, channel].
+  const A* pack_weights(int64_t block) const {
+    A* const to = context_.workspace<A>(e_.taps() * e_.c);
+    for (int64_t first = 0; first < e_.c; first += block) {
+      const int64_t channels = min(block, e_.c - first);
+      for (int64_t tap = 0; tap < e_.taps(); ++tap) {
+        A* const of_tap = to + first * e_.taps() + tap * channels;
+        for (int64_t c = 0; c < channels; ++c) of_tap[c] = A(e_.weight[(first + c) * e_.taps() + tap]);
+      }
+    }
+    return to;
+  }
+  const A* pack_starts(const T* bias) const {
+    A* to = context_.workspace<A>(e_.c);
+    for (int64_t c = 0; c < e_.c; ++c) to[c] = bias ? A(bias[c]) : A(0);
+    return to;
+  }
+
+  template <int bytes>
+  void gather_row(const Row& row) const {
+    const Meetings& cols = row.cols;
+    for (int64_t phase = 0; phase < min(cols.step, cols.size); ++phase) {
+      for (int64_t w = phase; w < cols.size;) {
+        if (cols.alike(w, pixels)) {
+          gather_pixels<bytes, pixels, false>(row, w);
+          w += pixels * cols.step;
+        } else if (bytes == 64 && row.finite && cols.slides && cols.size >= pixels) {
+          w = min(w, cols.size - pixels);  // the last group computes some pixels again
+          gather_pixels<bytes, pixels, true>(row, w);
+          w += pixels;
+        } else {
+          gather_pixels<bytes, 1, false>(row, w);
+          w += cols.step;
+        }
+      }
+    }
+  }
+
+  // Adds the products of one row of dy to the sums of all weights.
+  template <int bytes>
+  void add_row(const GradientRow& row) const {
+    for (int64_t p = 0; p < e_.rows.kernel; ++p) {
+      const int64_t i = e_.rows.source(row.h, p);
+      if (i < 0 || i >= e_.rows.in) continue;
+      const A* from = row.x + (i - row.first) * e_.cols.in * row.channels;
+      A* to = row.sums + p * e_.cols.kernel * row.channels;
+      int64_t q = 0;
+      for (; q + taps_at_once <= e_.cols.kernel; q += taps_at_once) add_taps<bytes, taps_at_once>(q, row, from, to);
+      for (; q < e_.cols.kernel; ++q) add_taps<bytes, 1>(q, row, from, to);
+    }
   }
 
  private:
@@ -142,60 +231,10 @@ class Depthwise {
     all(Block<int(sizeof(A)), 1>{});
   }
 
-  // Whether every output reads an element that is not padding.
-  static bool meets_input(const Axis& axis) {
-    for (int64_t o = 0; o < axis.out; ++o) {
-      bool any = false;
-      for (int64_t k = 0; k < axis.kernel; ++k) any |= axis.source(o, k) >= 0 && axis.source(o, k) < axis.in;
-      if (!any) return false;
-    }
-    return true;
-  }
-
-  const A* pack_weights() const {  // [tap, channel]
-    A* to = context_.workspace<A>(e_.taps() * e_.c);
-    for (int64_t tap = 0; tap < e_.taps(); ++tap) {
-      for (int64_t c = 0; c < e_.c; ++c) to[tap * e_.c + c] = A(e_.weight[c * e_.taps() + tap]);
-    }
-    return to;
-  }
-  const A* pack_starts(const T* bias) const {
-    A* to = context_.workspace<A>(e_.c);
-    for (int64_t c = 0; c < e_.c; ++c) to[c] = bias ? A(bias[c]) : A(0);
-    return to;
-  }
-
-  struct Row {  // of the target
-    const Meetings &rows, &cols;
-    int64_t h;
-    const Strides& strides;  // of the source
-    const A *image, *weights, *starts;
-    A* to;
-    bool finite;  // the weights
-  };
-
-  template <int bytes>
-  void gather_row(const Row& row) const {
-    const Meetings& cols = row.cols;
-    for (int64_t phase = 0; phase < min(cols.step, cols.size); ++phase) {
-      for (int64_t w = phase; w < cols.size;) {
-        if (cols.alike(w, pixels)) {
-          gather_pixels<bytes, pixels, false>(row, w);
-          w += pixels * cols.step;
-        } else if (bytes == 64 && row.finite && cols.slides && cols.size >= pixels) {
-          w = min(w, cols.size - pixels);  // the last group computes some pixels again
-          gather_pixels<bytes, pixels, true>(row, w);
-          w += pixels;
-        } else {
-          gather_pixels<bytes, 1, false>(row, w);
-          w += cols.step;
-        }
-      }
-    }
-  }
   template <int bytes, int count, bool edge>
   void gather_pixels(const Row& row, int64_t w) const {
-    for_channels<bytes>([&](auto block, int64_t c) { gather_block<count, edge, decltype(block)>(row, w, c); }, e_.c);
+    for_channels<bytes>([&](auto block, int64_t c) { gather_block<count, edge, decltype(block)>(row, w, c); },
+                        row.channels);
   }
 
   // Computes a block of channels of `count` pixels that meet the same taps or, at an edge, slide over all of them.
@@ -206,7 +245,7 @@ class Depthwise {
       TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[p][v] = B::at(row.starts + c)[v];
     }
     const Meetings &rows = row.rows, &cols = row.cols;
-    const int64_t apart = cols.source_step * row.strides.col;
+    const int64_t channels = row.channels, apart = cols.source_step * channels;
     // If the taps move by one pixel, which is how far the sources of the pixels are apart, each element is loaded once
     // for all. dgrad meets the taps in the order of decreasing sources.
     const int64_t first = cols.first[w], met = cols.first[w + 1] - first,
@@ -215,31 +254,31 @@ class Depthwise {
                   next = met > 1 ? (cols.tap[first + 1] - cols.tap[first]) * moves : 0;
     const bool slides = B::bytes == 64 && count > 1 && cols.source_step == 1 && moves * moves == 1;
     for (int64_t i = rows.first[row.h]; i < rows.first[row.h + 1]; ++i) {
-      const A* from = row.image + rows.source[i] * row.strides.row + c;
-      const A* taps = row.weights + rows.tap[i] * e_.cols.kernel * e_.c + c;
+      const A* from = row.source + (rows.source[i] - row.first) * row.pitch() + c;
+      const A* taps = row.weights + rows.tap[i] * e_.cols.kernel * channels + c;
       if constexpr (edge) {
         const int64_t last = e_.cols.kernel - 1, at = w + cols.begin;
-        const A* weight = taps + (cols.forward ? 0 : last * e_.c);
-        add_sliding<count, B>(from + at * row.strides.col, row.strides.col, weight, cols.forward ? e_.c : -e_.c,
-                              last + 1, sum, [=](int64_t i) { return at + i >= 0 && at + i < cols.sources; });
+        const A* weight = taps + (cols.forward ? 0 : last * channels);
+        add_sliding<count, B>(from + at * channels, channels, weight, cols.forward ? channels : -channels, last + 1,
+                              sum, [=](int64_t i) { return at + i >= 0 && at + i < cols.sources; });
         continue;
       }
       if (slides) {
-        const A* x = from + cols.source[least] * row.strides.col;
-        add_sliding<count, B>(x, row.strides.col, taps + cols.tap[least] * e_.c, next * e_.c, met, sum,
+        const A* x = from + cols.source[least] * channels;
+        add_sliding<count, B>(x, channels, taps + cols.tap[least] * channels, next * channels, met, sum,
                               [](int64_t) { return true; });
         continue;
       }
       for (int64_t j = cols.first[w]; j < cols.first[w + 1]; ++j) {
-        const A* x = from + cols.source[j] * row.strides.col;
-        const auto* weight = B::at(taps + cols.tap[j] * e_.c);
+        const A* x = from + cols.source[j] * channels;
+        const auto* weight = B::at(taps + cols.tap[j] * channels);
         TP_UNROLLED for (int p = 0; p < count; ++p) {
           TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[p][v] += B::at(x + p * apart)[v] * weight[v];
         }
       }
     }
     TP_UNROLLED for (int p = 0; p < count; ++p) {
-      A* to = row.to + (w + p * cols.step) * e_.c + c;
+      A* to = row.to + (w + p * cols.step) * channels + c;
       TP_UNROLLED for (int v = 0; v < B::count; ++v) B::at(to)[v] = sum[p][v];
     }
   }
@@ -283,24 +322,10 @@ class Depthwise {
     }
   }
 
-  // Adds the products of one row of dy to the sums of all weights, [tap, channel].
-  template <int bytes>
-  void add_row(int64_t image, int64_t h, const A* x, const A* dy, A* sums) const {
-    const A* gradients = dy + e_.y_at(image, 0, h, 0);
-    for (int64_t p = 0; p < e_.rows.kernel; ++p) {
-      const int64_t i = e_.rows.source(h, p);
-      if (i < 0 || i >= e_.rows.in) continue;
-      const A* from = x + e_.x_at(image, 0, i, 0);
-      A* to = sums + p * e_.cols.kernel * e_.c;
-      int64_t q = 0;
-      for (; q + taps_at_once <= e_.cols.kernel; q += taps_at_once)
-        add_taps<bytes, taps_at_once>(q, from, gradients, to);
-      for (; q < e_.cols.kernel; ++q) add_taps<bytes, 1>(q, from, gradients, to);
-    }
-  }
   // Adds the products of taps q to q + count - 1 of a row: first those of the pixels that all of them meet.
   template <int bytes, int count>
-  void add_taps(int64_t q, const A* x, const A* dy, A* sums) const {
+  void add_taps(int64_t q, const GradientRow& row, const A* x, A* sums) const {
+    const int64_t channels = row.channels;
     int64_t begin = 0, end = e_.cols.out;
     for (int64_t k = q; k < q + count; ++k) {
       begin = max(begin, e_.cols.first_reader(0, k));
@@ -309,23 +334,23 @@ class Depthwise {
     end = max(begin, end);
     const auto add = [&](auto block, int64_t c) {
       using B = decltype(block);
-      const A* from = x + e_.cols.source(0, q) * e_.x_strides.col + c;
-      A* to = sums + q * e_.c + c;
-      add_columns<count, B>(begin, end, from, dy + c, to);
+      const A* from = x + e_.cols.source(0, q) * channels + c;
+      A* to = sums + q * channels + c;
+      add_columns<count, B>(begin, end, from, row.dy + c, to, channels);
       if (count == 1) return;
       for (int64_t k = 0; k < count; ++k) {
         const int64_t first = e_.cols.first_reader(0, q + k), last = e_.cols.first_reader(e_.cols.in, q + k);
-        const A* source = from + k * e_.cols.dilation * e_.x_strides.col;
-        add_columns<1, B>(first, min(begin, last), source, dy + c, to + k * e_.c);
-        add_columns<1, B>(max(end, first), last, source, dy + c, to + k * e_.c);
+        const A* source = from + k * e_.cols.dilation * channels;
+        add_columns<1, B>(first, min(begin, last), source, row.dy + c, to + k * channels, channels);
+        add_columns<1, B>(max(end, first), last, source, row.dy + c, to + k * channels, channels);
       }
     };
-    for_channels<bytes>(add, e_.c);
+    for_channels<bytes>(add, channels);
   }
   template <int count, class B>
-  void add_columns(int64_t begin, int64_t end, const A* x, const A* dy, A* to) const {
+  void add_columns(int64_t begin, int64_t end, const A* x, const A* dy, A* to, int64_t channels) const {
     if (begin >= end) return;
-    const int64_t apart = e_.cols.dilation * e_.x_strides.col, channels = e_.c;
+    const int64_t apart = e_.cols.dilation * channels;
     typename B::Unit sum[count][B::count];
     TP_UNROLLED for (int k = 0; k < count; ++k) {
       TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[k][v] = B::at(to + k * channels)[v];
@@ -341,7 +366,7 @@ class Depthwise {
       for (; w + count <= end; w += count) {
         TP_UNROLLED for (int i = 0; i < count; ++i) {
           load(w + i + count - 1, (i + count - 1) % count);
-          const auto* right = B::at(dy + (w + i) * e_.y_strides.col);
+          const auto* right = B::at(dy + (w + i) * channels);
           TP_UNROLLED for (int v = 0; v < B::count; ++v) {
             const auto factor = right[v];
             TP_UNROLLED for (int k = 0; k < count; ++k) sum[k][v] += window[(i + k) % count][v] * factor;
@@ -350,8 +375,8 @@ class Depthwise {
       }
     }
     for (; w < end; ++w) {
-      const A* from = x + w * e_.cols.stride * e_.x_strides.col;
-      const auto* right = B::at(dy + w * e_.y_strides.col);
+      const A* from = x + w * e_.cols.stride * channels;
+      const auto* right = B::at(dy + w * channels);
       TP_UNROLLED for (int k = 0; k < count; ++k) {
         TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[k][v] += B::at(from + k * apart)[v] * right[v];
       }
@@ -364,21 +389,5 @@ class Depthwise {
   const Elements<T> e_;
   Context& context_;
 };
-
-inline bool has_one_filter_per_channel(const Args& args) {
-  return args.layout == Layout::nhwc && args.groups == args.c && args.groups == args.m;
-}
-
-// Returns false if there must be another way.
-template <class T>
-bool by_channels(const Args& args, Context& context) {
-  if (!has_one_filter_per_channel(args)) return false;
-  const Elements<T> e(args);
-  if (args.pass == Pass::wgrad) return Depthwise<T>(e, context).wgrad();
-  const bool finite = all_finite(e.weight, e.weights());
-  if (args.pass == Pass::fprop && !finite) return false;
-  Depthwise<T>(e, context).gather(args.pass, finite);
-  return true;
-}
 
 }  // namespace tp::conv
