@@ -72,11 +72,19 @@ void transpose(int64_t rows, int64_t columns, const In* from, int64_t pitch, Out
     using Square = detail::Square<std::conditional_t<sizeof(In) == 2, uint16_t, uint32_t>, bytes>;
     constexpr int64_t side = Square::side;
     if (rows >= side && columns >= side) {
-      // If squares do not fit, the last ones overlap others.
-      for (int64_t j = 0; j < columns; j += side) {
+      // If squares do not fit, the last ones overlap others. The shorter side comes first, so that what shares cache
+      // lines is read soon.
+      const auto square = [=](int64_t i, int64_t j) {
+        const int64_t r = tp::min(i, rows - side), c = tp::min(j, columns - side);
+        Square::transpose(from + r * pitch + c, pitch, to + c * to_pitch + r, to_pitch);
+      };
+      if (rows > columns) {
         for (int64_t i = 0; i < rows; i += side) {
-          const int64_t r = tp::min(i, rows - side), c = tp::min(j, columns - side);
-          Square::transpose(from + r * pitch + c, pitch, to + c * to_pitch + r, to_pitch);
+          for (int64_t j = 0; j < columns; j += side) square(i, j);
+        }
+      } else {
+        for (int64_t j = 0; j < columns; j += side) {
+          for (int64_t i = 0; i < rows; i += side) square(i, j);
         }
       }
       return;

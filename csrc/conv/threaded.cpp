@@ -19,6 +19,7 @@
 // them are not read, the copy leaves those out.
 #include "conv/threaded.h"
 
+#include "block/convert.h"
 #include "conv/accumulate.h"
 #include "conv/packed.h"
 #include "conv/threaded_depthwise_planes.h"
@@ -58,8 +59,9 @@ struct TapOrder {
   int64_t operator()(int64_t k) const { return by_tap ? k % channels * taps + k / channels : k; }
 };
 
+// `are_turned`: whether the filters, which have one tap, are [group, channel, map].
 template <class T>
-void fprop(const Elements<T>& e, Context& context) {
+void fprop(const Elements<T>& e, Context& context, bool are_turned = false) {
   using A = acc_t<T>;
   const auto kernel = accumulate_for<A>(e.maps);
   const int64_t lanes = kernel.lanes, blocks = ceil_div(e.maps, lanes), depth = e.channels * e.taps();
@@ -75,10 +77,14 @@ void fprop(const Elements<T>& e, Context& context) {
   }
   A* filters = context.workspace<A>(e.groups * blocks * depth * lanes);
   run_tasks(context, e.groups * blocks, [&](int64_t i, int64_t) {
-    const int64_t lane0 = i % blocks * lanes;
-    const T* from = weight + (i / blocks * e.maps + lane0) * depth;
-    pack(filters + i * depth * lanes, depth, e.maps - lane0, lanes,
-         [&](int64_t k, int64_t lane) { return A(from[lane * depth + k]); });
+    const int64_t lane0 = i % blocks * lanes, columns = min(lanes, e.maps - lane0), group = i / blocks * e.maps * depth;
+    const T* from = weight + group + lane0 * (are_turned ? 1 : depth);
+    A* const to = filters + i * depth * lanes;
+    on_vectors([=, maps = e.maps] {
+      if (columns < lanes) std::fill(to, to + depth * lanes, A(0));
+      if (!are_turned) return transpose(columns, depth, from, depth, to, lanes);
+      for (int64_t k = 0; k < depth; ++k) convert(columns, from + k * maps, to + k * lanes);
+    });
   });
 
   A* starts = context.workspace<A>(e.groups * blocks * lanes);
@@ -140,6 +146,7 @@ bool dgrad_by_turned_filters(const Elements<T>& e, Context& context) {
   turned.x = e.y, turned.y = e.x, turned.bias = nullptr;
   turned.c = e.m, turned.m = e.c, turned.channels = e.maps, turned.maps = e.channels;
   turned.x_strides = e.y_strides, turned.y_strides = e.x_strides;
+  if (e.taps() == 1) return fprop(turned, context, true), true;
   const int64_t taps = e.taps(), size = e.maps * taps;  // of the filters of a channel
   T* const weight = turned.weight = context.workspace<T>(e.weights());
   std::atomic<bool> finite{true};
@@ -207,11 +214,19 @@ void dgrad(const Elements<T>& e, Context& context) {
   const auto kernel = accumulate_for<A>(e.channels);
   const int64_t lanes = kernel.lanes, blocks = ceil_div(e.channels, lanes), panel = e.maps * lanes;
   A* filters = context.workspace<A>(e.groups * blocks * e.taps() * panel);
-  run_tasks(context, e.groups * blocks * e.taps(), [&](int64_t i, int64_t) {
-    const int64_t tap = i % e.taps(), channel = i / e.taps() % blocks * lanes, map = i / e.taps() / blocks * e.maps;
-    const T* from = e.weight + (map * e.channels + channel) * e.taps() + tap;
-    pack(filters + i * panel, e.maps, e.channels - channel, lanes,
-         [&](int64_t k, int64_t lane) { return A(from[(k * e.channels + lane) * e.taps()]); });
+  run_tasks(context, e.groups * blocks, [&](int64_t i, int64_t) {
+    const int64_t taps = e.taps(), channel = i % blocks * lanes, columns = min(lanes, e.channels - channel),
+                  next = e.channels * taps;
+    const T* const from = e.weight + (i / blocks * e.maps * e.channels + channel) * taps;
+    A* const to = filters + i * taps * panel;
+    on_vectors([=, maps = e.maps] {
+      if (columns < lanes) std::fill(to, to + taps * panel, A(0));
+      for (int64_t k = 0; k < maps; ++k) {
+        const T* const of_map = from + k * next;
+        taps > 1 ? transpose(columns, taps, of_map, taps, to + k * lanes, panel)
+                 : convert(columns, of_map, to + k * lanes);
+      }
+    });
   });
   const A* gradient = widened(static_cast<const T*>(e.y), e.n * e.m * e.rows.out * e.cols.out, context);
 

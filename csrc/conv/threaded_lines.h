@@ -179,20 +179,27 @@ class Lines {
       const int64_t p = k % taps_ / cols_.axis.taps, q = k % cols_.axis.taps;
       off[k] = k / taps_ * plane_ + shape().offset(p, q);
     }
+    // If there are too few boxes for all threads, a task computes some of the maps.
+    constexpr int64_t least_maps = 32;
+    const int64_t boxes = tiling_.count(), threads = context_.device.threads,
+                  parts = max(int64_t(1), min(ceil_div(tasks_per_thread * threads, boxes), g_.maps / least_maps)),
+                  maps = ceil_div(g_.maps, parts);
     // The last vectors of a line read past the end of the copy, for pixels that do not exist.
-    const int64_t size = lines(g_.maps * length_ + chunk * plane_ + kernel_.lanes), tasks = tiling_.count();
-    A* scratch = context_.workspace<A>(min(tasks, int64_t(context_.device.threads)) * size);
+    const int64_t size = lines(maps * length_ + chunk * plane_ + kernel_.lanes), tasks = boxes * parts;
+    A* scratch = context_.workspace<A>(min(tasks, threads) * size);
     run_tasks(context_, tasks, [&](int64_t i, int64_t slot) {
-      const Tile t = tiling_[i];
-      A *sums = scratch + slot * size, *copy = sums + g_.maps * length_;
-      const int64_t first_map = t.image % g_.groups * g_.maps;
+      const Tile t = tiling_[i / parts];
+      A *sums = scratch + slot * size, *copy = sums + maps * length_;
+      const int64_t part = i % parts * maps, mine = min(maps, g_.maps - part),
+                    first_map = t.image % g_.groups * g_.maps + part;
+      if (mine <= 0) return;
       const A* weights = filters + first_map * g_.depth * taps_;
       A* out = sums;
       const int64_t* to = to_sums;
       if constexpr (std::is_same<T, A>::value) {
         const bool whole = is_nchw_ && t.height == 1 && t.width % kernel_.lanes == 0 && cols_.axis.step == 1;
         if (whole) {  // the line is part of a row, and ends with a whole vector
-          out = g_.target + g_.target_strides.at(0, t.image * g_.maps, rows_.axis.target(t.h), t.w);
+          out = g_.target + g_.target_strides.at(0, t.image * g_.maps + part, rows_.axis.target(t.h), t.w);
           to = to_target;
         }
       }
@@ -200,11 +207,11 @@ class Lines {
         const int64_t count = min(chunk, g_.depth - c);
         on_vectors([=, this] { read(t, c, count, copy); });
         for (int64_t pixel = 0; pixel < pixels(t); pixel += kernel_.lanes) {
-          kernel_.run(g_.maps, weights + c * taps_, from, count * taps_, off, copy + pixel,
+          kernel_.run(mine, weights + c * taps_, from, count * taps_, off, copy + pixel,
                       c == 0 ? starts + first_map : nullptr, out + pixel, to);
         }
       }
-      if (out == sums) on_vectors([=, this] { write(t, sums); });
+      if (out == sums) on_vectors([=, this] { write(t, part, mine, sums); });
     });
   }
 
@@ -222,18 +229,32 @@ class Lines {
     return max(least, min(most, min(sums / max(g_.maps, int64_t(1)), fair)));
   }
 
-  // [group, map, channel, p, q], the taps in the order in which sources are read.
+  // [group, map, channel, p, q], the taps in the order in which sources are read. dgrad exchanges maps and channels: a
+  // task packs some neighbouring maps, whose weights share cache lines.
   const A* pack_filters() const {
     const int64_t depth = g_.depth * taps_;
     if (g_.pass == Pass::fprop) return widened(g_.weight, g_.groups * g_.maps * depth, context_);
-    A* filters = context_.workspace<A>(g_.groups * g_.maps * depth);
-    run_tasks(context_, g_.groups * g_.maps, [&](int64_t i, int64_t) {
+    if (taps_ == 0) return nullptr;
+    A* const filters = context_.workspace<A>(g_.groups * g_.maps * depth);
+    int64_t* const off = context_.workspace<int64_t>(taps_);  // of the taps in the weights
+    for (int64_t k = 0; k < taps_; ++k) {
+      const int64_t p = rows_.axis.tap(k / cols_.axis.taps), q = cols_.axis.tap(k % cols_.axis.taps);
+      off[k] = g_.weight_at(0, 0, 0, p, q);
+    }
+    constexpr int64_t maps = 16;
+    const int64_t blocks = ceil_div(g_.maps, maps);
+    run_tasks(context_, g_.groups * blocks, [=, this](int64_t i, int64_t) {
+      const int64_t group = i / blocks, first = i % blocks * maps, count = min(maps, g_.maps - first);
+      const T* const from = g_.weight + g_.weight_at(group, first, 0, 0, 0);
+      A* const to = filters + (group * g_.maps + first) * depth;
+      if (taps_ == 1 && g_.map_stride == 1) {
+        return on_vectors([=, this] { transpose(g_.depth, count, from, g_.depth_stride, to, depth); });
+      }
       for (int64_t c = 0; c < g_.depth; ++c) {
-        A* to = filters + i * depth + c * taps_;
-        for (int64_t p = 0; p < rows_.axis.taps; ++p) {
-          for (int64_t q = 0; q < cols_.axis.taps; ++q) {
-            *to++ = A(g_.weight[g_.weight_at(i / g_.maps, i % g_.maps, c, rows_.axis.tap(p), cols_.axis.tap(q))]);
-          }
+        const T* const of_channel = from + c * g_.depth_stride;
+        for (int64_t m = 0; m < count; ++m) {
+          const T* const weights = of_channel + m * g_.map_stride;
+          for (int64_t k = 0; k < taps_; ++k) to[m * depth + c * taps_ + k] = A(weights[off[k]]);
         }
       }
     });
@@ -253,21 +274,22 @@ class Lines {
     }
   }
 
-  void write(const Tile& t, const A* sums) const {
+  // Stores `maps` maps, from the given one of the group on.
+  void write(const Tile& t, int64_t first, int64_t maps, const A* sums) const {
     if (!is_nchw_) {
       for (int64_t r = 0; r < t.height; ++r) {
-        transpose(g_.maps, t.width, sums + r * pitch_, length_,
-                  g_.target + g_.target_strides.at(t.image / g_.groups, t.image % g_.groups * g_.maps,
+        transpose(maps, t.width, sums + r * pitch_, length_,
+                  g_.target + g_.target_strides.at(t.image / g_.groups, t.image % g_.groups * g_.maps + first,
                                                    rows_.axis.target(t.h + r), cols_.axis.target(t.w)),
                   cols_.axis.step * g_.target_strides.col);
       }
       return;
     }
-    for (int64_t m = 0; m < g_.maps; ++m) {
+    for (int64_t m = 0; m < maps; ++m) {
       for (int64_t r = 0; r < t.height; ++r) {
         const A* from = sums + m * length_ + r * pitch_;
-        T* to = g_.target +
-                g_.target_strides.at(0, t.image * g_.maps + m, rows_.axis.target(t.h + r), cols_.axis.target(t.w));
+        T* to = g_.target + g_.target_strides.at(0, t.image * g_.maps + first + m, rows_.axis.target(t.h + r),
+                                                 cols_.axis.target(t.w));
         if (cols_.axis.step == 1) {
           TP_INDEPENDENT
           for (int64_t w = 0; w < t.width; ++w) to[w] = T(from[w]);
