@@ -211,11 +211,19 @@ def test_filters_in_channels_last(dtype, device):
     """They give the same as contiguous ones, also where one weight is NaN or infinite."""
     random = torch.Generator().manual_seed(13)
     integers = lambda *size: torch.randint(-2, 3, size, generator=random).to(device, dtype)  # noqa: E731
-    for channels, maps, groups, kernel, stride in ((72, 100, 1, 3, 1), (160, 96, 2, 3, 2), (36, 68, 1, (2, 3), 1)):
+    for channels, maps, groups, kernel, stride in (
+        (72, 100, 1, 3, 1),
+        (160, 96, 2, 3, 2),
+        (36, 68, 1, (2, 3), 1),
+        (33, 9, 1, 5, 1),  # few maps
+        (48, 6, 3, 3, 1),
+        (260, 36, 2, 1, 1),  # one tap
+        (40, 300, 1, 1, 2),
+    ):
         rows, cols = (kernel, kernel) if isinstance(kernel, int) else kernel
         x, weight = integers(2, channels, 13, 12), integers(maps, channels // groups, rows, cols)
         for value in (1.0, float("nan"), float("inf")):
-            weight[5, 3, 0, 1] = value
+            weight[5, 3, 0, cols - 1] = value
             last = weight.contiguous(memory_format=torch.channels_last)
             for layout in (torch.contiguous_format, torch.channels_last):
                 image, where = x.clone(memory_format=layout), f"{channels} {groups} {value} {layout}"

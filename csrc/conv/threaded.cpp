@@ -144,10 +144,13 @@ bool dgrad_by_turned_filters(const Elements<T>& e, Context& context) {
   if (has_stride || min(turned.rows.pad, turned.cols.pad) < 0) return false;
   if (!is_nhwc || (e.taps() > 1 && e.maps > few_maps)) return false;
   turned.x = e.y, turned.y = e.x, turned.bias = nullptr;
+  turned.filters = Layout::nchw;
   turned.c = e.m, turned.m = e.c, turned.channels = e.maps, turned.maps = e.channels;
   turned.x_strides = e.y_strides, turned.y_strides = e.x_strides;
   if (e.taps() == 1) return fprop(turned, context, true), true;
   const int64_t taps = e.taps(), size = e.maps * taps;  // of the filters of a channel
+  const bool by_tap = e.filters == Layout::nhwc;
+  const int64_t next_channel = by_tap ? 1 : taps, next_tap = by_tap ? e.channels : 1;
   T* const weight = turned.weight = context.workspace<T>(e.weights());
   std::atomic<bool> finite{true};
   context.parallel_for(e.c, max(int64_t(1), 4096 / size), [&](int64_t begin, int64_t end) {
@@ -155,11 +158,11 @@ bool dgrad_by_turned_filters(const Elements<T>& e, Context& context) {
     for (int64_t c = begin; c < end; ++c) {
       const int64_t first = c / e.channels * e.maps;  // map of the group
       for (int64_t m = 0; m < e.maps; ++m) {
-        const T* const from = e.weight + ((first + m) * e.channels + c % e.channels) * taps;
+        const T* const from = e.weight + (first + m) * e.channels * taps + c % e.channels * next_channel;
         T* const to = weight + c * size + m * taps;
         for (int64_t tap = 0; tap < taps; ++tap) {
-          to[taps - 1 - tap] = from[tap];
-          all = all && is_finite(acc_t<T>(from[tap]));
+          const T value = to[taps - 1 - tap] = from[tap * next_tap];
+          all = all && is_finite(acc_t<T>(value));
         }
       }
     }
@@ -217,14 +220,20 @@ void dgrad(const Elements<T>& e, Context& context) {
   run_tasks(context, e.groups * blocks, [&](int64_t i, int64_t) {
     const int64_t taps = e.taps(), channel = i % blocks * lanes, columns = min(lanes, e.channels - channel),
                   next = e.channels * taps;
-    const T* const from = e.weight + (i / blocks * e.maps * e.channels + channel) * taps;
+    const bool by_tap = taps == 1 || e.filters == Layout::nhwc;
+    const T* const from = e.weight + i / blocks * e.maps * next + channel * (by_tap ? 1 : taps);
     A* const to = filters + i * taps * panel;
-    on_vectors([=, maps = e.maps] {
+    on_vectors([=, maps = e.maps, channels = e.channels] {
       if (columns < lanes) std::fill(to, to + taps * panel, A(0));
       for (int64_t k = 0; k < maps; ++k) {
         const T* const of_map = from + k * next;
-        taps > 1 ? transpose(columns, taps, of_map, taps, to + k * lanes, panel)
-                 : convert(columns, of_map, to + k * lanes);
+        if (!by_tap) {
+          transpose(columns, taps, of_map, taps, to + k * lanes, panel);
+          continue;
+        }
+        for (int64_t tap = 0; tap < taps; ++tap) {
+          convert(columns, of_map + tap * channels, to + tap * panel + k * lanes);
+        }
       }
     });
   });
@@ -337,7 +346,7 @@ void products(const Elements<T>& e, Pass pass, Context& context) {
   }
 }
 
-// The same problem with filters in NCHW, which all ways but Winograd's and forward products read.
+// The same problem with filters in NCHW, which all ways but Winograd's and products other than wgrad's read.
 template <class T>
 Args with_nchw_filters(Args args, Context& context) {
   if (args.filters == Layout::nchw) return args;
@@ -374,8 +383,8 @@ void threaded(const Args& problem, Context& context) {
   dispatch(FloatTypes{}, problem.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
     if (winograd_pays(problem)) return winograd<T>(problem, context);
-    if (problem.pass == Pass::fprop && !has_one_filter_per_channel(problem) && !lines_pay<T>(problem, context)) {
-      return fprop(Elements<T>(problem), context);
+    if (problem.pass != Pass::wgrad && !has_one_filter_per_channel(problem) && !lines_pay<T>(problem, context)) {
+      return products(Elements<T>(problem), problem.pass, context);
     }
     const Args args = with_nchw_filters<T>(problem, context);
     if (by_channels<T>(args, context) || lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
