@@ -383,11 +383,13 @@ void threaded(const Args& problem, Context& context) {
   dispatch(FloatTypes{}, problem.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
     if (winograd_pays(problem)) return winograd<T>(problem, context);
-    if (problem.pass != Pass::wgrad && !has_one_filter_per_channel(problem) && !lines_pay<T>(problem, context)) {
+    const bool of_weight = problem.pass == Pass::wgrad;
+    if (has_one_filter_per_channel(problem) && by_channels<T>(with_nchw_filters<T>(problem, context), context)) return;
+    if (!of_weight && !lines_pay<T>(problem, context)) {
       return products(Elements<T>(problem), problem.pass, context);
     }
     const Args args = with_nchw_filters<T>(problem, context);
-    if (by_channels<T>(args, context) || lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
+    if (of_weight ? wgrad_of_lines<T>(args, context) : lines_of_pixels<T>(args, context)) return;
     products(Elements<T>(args), args.pass, context);
   });
 }

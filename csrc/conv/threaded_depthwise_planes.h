@@ -147,10 +147,9 @@ inline bool has_one_filter_per_channel(const Args& args) {
   return args.groups == args.c && args.groups == args.m && (args.layout == Layout::nhwc || args.c >= enough);
 }
 
-// Returns false if there must be another way.
+// Computes all passes of such a problem, or returns false if there must be another way.
 template <class T>
 bool by_channels(const Args& args, Context& context) {
-  if (!has_one_filter_per_channel(args)) return false;
   const Elements<T> e(args);
   const auto run = [&](const auto& depthwise) {
     if (args.pass == Pass::wgrad) return depthwise.wgrad();

@@ -346,10 +346,9 @@ bool lines_pay(const Args& args, Context& context) {
   return for_lines<T>(args, context, [](const Lines<T>& lines) { return lines.taps() == 0 || lines.pays(); });
 }
 
-// Computes fprop or dgrad, or returns false if another way is better.
+// Computes fprop or dgrad, where that pays, or returns false if there must be another way.
 template <class T>
 bool lines_of_pixels(const Args& args, Context& context) {
-  if (args.pass == Pass::wgrad || !lines_pay<T>(args, context)) return false;
   // In dgrad there are no products beyond the edges, and zeros may stand for them only if all weights are finite.
   const Elements<T> e(args);
   if (args.pass == Pass::dgrad && e.taps() > 1 && !all_finite(e.weight, e.weights())) return false;

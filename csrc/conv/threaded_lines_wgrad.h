@@ -109,7 +109,7 @@ class LinesWgrad {
 // Returns false if there must be another way.
 template <class T>
 bool wgrad_of_lines(const Args& args, Context& context) {
-  if (args.pass != Pass::wgrad || args.layout != Layout::nchw) return false;
+  if (args.layout != Layout::nchw) return false;
   LinesWgrad<T> lines(Elements<T>(as_lines(args)), context);
   return lines.pays() && lines.run();
 }
