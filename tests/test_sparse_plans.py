@@ -71,22 +71,23 @@ def test_stages(index):
 @pytest.mark.parametrize("index", (torch.int32, torch.int64))
 @each_format
 def test_products_in_stages(form, index, dtype, monkeypatch):
-    """Many columns, few long ones and empty ones, with padding; the same bits in every run."""
+    """Many columns, few long ones and empty ones, with padding; one operand and several; the same bits in every run."""
     monkeypatch.setattr(sparse.product, "stages_are_faster", lambda perm: True)
     for rows, cols, n in ((900, 4000, 70_000), (4000, 3, 2 * BIN_ENTRIES), (900, 100_000, 50_000)):
         coo = random_matrix(rows, cols, n, dtype, index, device="cuda")
         a = (coo.transpose() if form == "csc" else coo).convert(form)
         plan = a.plan()
         assert plan.perm.shape[0] > 2
-        g = (torch.arange(rows, device="cuda") % 3 - 1).to(dtype)
-        want = dense(coo.to(torch.float64)).T @ g.double().cpu()
-        for _ in range(2):
-            if form == "csc":
-                got = spmv(a, g, plan=plan)
-            else:
-                x = torch.zeros(cols, dtype=dtype, device="cuda", requires_grad=True)
-                got = torch.autograd.grad(spmv(a, x, plan=plan), x, g)[0]
-            assert_equal(got.cpu(), want.to(dtype), f"{form} {cols}")
+        for product, k in ((spmv, ()), (spmm, (3,)), (spmm, (8,))):
+            g = (torch.arange(rows * sum(k, start=not k), device="cuda") % 3 - 1).to(dtype).view(rows, *k)
+            want = dense(coo.to(torch.float64)).T @ g.double().cpu()
+            for _ in range(2):
+                if form == "csc":
+                    got = product(a, g, plan=plan)
+                else:
+                    x = torch.zeros(cols, *k, dtype=dtype, device="cuda", requires_grad=True)
+                    got = torch.autograd.grad(product(a, x, plan=plan), x, g)[0]
+                assert_equal(got.cpu(), want.to(dtype), f"{form} {cols} {k}")
 
 
 def test_plans_die_with_their_matrix():

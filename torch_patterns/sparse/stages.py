@@ -8,6 +8,9 @@ BIN_ENTRIES entries in storage order, and into bins of the same size in plan ord
    bin. A product is then in its slot.
 2. The second stage collects the products of each bin from their slots, where those of one tile are contiguous, puts
    them in plan order, and sums the columns.
+
+If the operand has several columns, the stages put the values, not the products, in plan order, and the matrix is then
+multiplied as one without a plan.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ struct BinShape {
 // four at a time, do not conflict on a bank.
 TP_DEVICE inline int item_slot(int i) { return i ^ (i >> 3 & 28); }
 
-// Stores a product in its slot. Padding has an index outside the bin, and is dropped.
+// Stores an item in its slot. Padding has an index outside the bin, and is dropped.
 template <class Acc>
-TP_DEVICE void put_item(Acc* items, unsigned i, Acc product) {
-  if (i < unsigned(bin_entries)) items[item_slot(int(i))] = product;
+TP_DEVICE void put_item(Acc* items, unsigned i, Acc item) {
+  if (i < unsigned(bin_entries)) items[item_slot(int(i))] = item;
 }
 
 // Sums a thread's items and starts again after each mark. Where one of four consecutive items is marked, each of the

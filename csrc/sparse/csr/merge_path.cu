@@ -14,12 +14,13 @@ namespace tp {
 void spmv_csr::merge_path(const Args& args, Context& context) {
   if (args.rows == 0 || args.k == 0) return;
   sparse::with_rows<sparse::Csr>(args, context, [&](const auto& matrix) {
-    if (sparse::goes_in_stages<typename std::decay_t<decltype(matrix)>::Acc>(args)) {
+    const bool in_stages = sparse::goes_in_stages<typename std::decay_t<decltype(matrix)>::Acc>(args);
+    if (args.k > 1) {
+      sparse::multiply_columns_by_path(in_stages ? sparse::in_plan_order(matrix, context) : matrix, context);
+    } else if (in_stages) {
       sparse::multiply_vector_in_stages(matrix, context);
-    } else if (args.k == 1) {
-      sparse::multiply_vector_by_path(matrix, context);
     } else {
-      sparse::multiply_columns_by_path(matrix, context);
+      sparse::multiply_vector_by_path(matrix, context);
     }
   });
 }

@@ -123,7 +123,7 @@ __global__ __launch_bounds__(find_threads) void search_tiles(const M matrix, con
 constexpr int complete_threads = 256, complete_warps = complete_threads / warp_size;
 
 // The number of tiles per block. With one column, one thread completes most heads; otherwise a warp does.
-TP_HD constexpr int tiles_to_complete(int64_t k) { return k == 1 ? complete_threads : 2 * complete_warps; }
+TP_HD constexpr int tiles_to_complete(int64_t k) { return k == 1 ? complete_threads : 8 * complete_warps; }
 
 // In complete_rows, a warp covers `across` columns of Y, a power of 2, and warp_size / across entries or tails of each.
 // This adds up the latter by a fixed tree; the first `across` lanes get the sums.

@@ -1,34 +1,33 @@
 // One group of lanes per entry; the lanes divide the columns, so reads of rows of x and gy are coalesced. A block takes
-// a tile of entries: it first loads their rows and columns to shared memory, where the search for the row of an entry
-// covers only the rows of the tile.
+// a tile of entries: it first finds their rows and columns, and keeps them in shared memory. If rows are given by
+// pointers, a launch of its own finds the row in which each tile begins.
 #include "sparse/sampled.h"
 #ifdef __CUDACC__
+#include "block/segments.cuh"
 #include "sparse/csr/lanes.cuh"
 
 namespace tp {
 namespace {
 
 using namespace sparse;
-constexpr int threads = 128, tile_entries = 4 * threads;
+constexpr int threads = 128, per_thread = 8, tile_entries = per_thread * threads;
 
-// Rows and columns of the entries of a tile; both are -1 if an entry must be skipped.
-template <class S>
-TP_DEVICE void find_entries(const S& s, int64_t first, int count, int64_t* rows, int64_t* columns) {
-  __shared__ int64_t ends[2];
-  const bool by_pointers = s.a.row_idx == nullptr && s.a.ptrs != nullptr;
-  if (by_pointers && threadIdx.x < 2) ends[threadIdx.x] = s.row(threadIdx.x == 0 ? first : first + count - 1);
-  __syncthreads();
-  for (int i = int(threadIdx.x); i < count; i += threads) {
-    int64_t row;
-    if (by_pointers && ends[0] >= 0 && ends[1] >= ends[0]) {
-      row = s.last_not_after(first + i, ends[0] + 1, ends[1] + 1);
-    } else {
-      row = s.row(first + i);
+// Finds the rows and columns of the `count` entries from `first` on. An entry of which one is -1 must be skipped.
+template <class S, class I>
+TP_DEVICE void find_entries(const S& s, const block::Split* splits, int64_t first, int count, I* rows, I* columns) {
+  if (splits != nullptr) {
+    // Each thread takes neighbouring entries: it searches for the row of the first one, and walks from there.
+    const int64_t low = splits[blockIdx.x].segment, high = tp::min(splits[blockIdx.x + 1].segment, s.a.rows - 1);
+    const int begin = int(threadIdx.x) * per_thread, end = tp::min(begin + per_thread, count);
+    int64_t row = begin < end ? s.last_not_after(first + begin, low + 1, high + 1) : 0;
+    for (int i = begin; i < end; ++i) {
+      while (row < high && int64_t(s.ptrs[row + 1]) <= first + i) ++row;
+      rows[i] = inside(row, s.a.rows) ? I(row) : I(-1);
     }
-    const int64_t column = s.column(first + i);
-    rows[i] = column < 0 ? -1 : row;
-    columns[i] = row < 0 ? -1 : column;
+  } else {
+    for (int i = int(threadIdx.x); i < count; i += threads) rows[i] = I(s.row(first + i));
   }
+  for (int i = int(threadIdx.x); i < count; i += threads) columns[i] = I(s.column(first + i));
   __syncthreads();
 }
 
@@ -45,50 +44,87 @@ TP_DEVICE V load(const T* elements) {
   }
 }
 
+// Adds up each of `batch` sums over a group of lanes. While a lane has several sums, it gives half of them to the lane
+// at `distance` and takes over the other half, so that few values are exchanged. In the end, sum[0] of a lane is the
+// total of sum number lane * batch / lanes; if there are fewer lanes than sums, the next ones follow it.
+template <int batch, class Acc>
+TP_DEVICE void add_over_lanes(Acc (&sum)[batch], int lanes) {
+  int distance = lanes / 2;
+#pragma unroll
+  for (int half = batch / 2; half > 0; half /= 2) {
+    if (distance == 0) return;
+    const bool upper = threadIdx.x & distance;
+#pragma unroll
+    for (int j = 0; j < half; ++j) {
+      const Acc given = upper ? sum[j] : sum[j + half], kept = upper ? sum[j + half] : sum[j];
+      sum[j] = kept + block::shuffle_xor(given, distance);
+    }
+    distance /= 2;
+  }
+  for (; distance > 0; distance /= 2) sum[0] += block::shuffle_xor(sum[0], distance);
+}
+
 template <bool aligned, class S, class C>
-__global__ __launch_bounds__(threads) void multiply(const S sample, const C split) {
+__global__ __launch_bounds__(threads, 7) void multiply(const S sample, const C split, const block::Split* splits) {
   using T = typename S::T;
+  using I = typename S::I;
   using Acc = acc_t<T>;
   using V = block::Vector<T, C::width>;
-  constexpr int batch = 4;
-  __shared__ int64_t rows[tile_entries], columns[tile_entries];
+  constexpr int batch = 4;  // neighbouring entries that a group of lanes multiplies together
+  __shared__ I rows[tile_entries], columns[tile_entries];
   const auto s = sample.bind(simt::Pointers{});
   const int64_t first = int64_t(blockIdx.x) * tile_entries;
   const int count = int(tp::min(int64_t(tile_entries), s.a.entries - first));
-  find_entries(s, first, count, rows, columns);
+  block::wait_for_launch_before();
+  find_entries(s, splits, first, count, rows, columns);
 
-  const int groups = threads / split.lanes, lane = int(threadIdx.x) % split.lanes;
+  const int lanes = split.lanes, group = int(threadIdx.x) / lanes, lane = int(threadIdx.x) % lanes;
   // All lanes take part in every iteration, because the shuffles need them.
-  for (int start = 0; start < count; start += batch * groups) {
-    const int mine = start + int(threadIdx.x) / split.lanes;
+  for (int start = 0; start < count; start += batch * threads / lanes) {
+    const int mine = start + group * batch;
     Acc sum[batch];
-#pragma unroll
-    for (int j = 0; j < batch; ++j) sum[j] = Acc(0);
-    for (int64_t c = lane * C::width; c < s.a.k; c += split.lanes * C::width) {
-      V g[batch], x[batch];
-      bool is_entry[batch];
-#pragma unroll
-      for (int j = 0; j < batch; ++j) {
-        const int i = mine + j * groups;
-        is_entry[j] = i < count && rows[i] >= 0;
-        if (!is_entry[j]) continue;
-        g[j] = load<aligned, V>(s.gy + rows[i] * s.a.k + c);
-        x[j] = load<aligned, V>(s.x + columns[i] * s.a.k + c);
-      }
-#pragma unroll
-      for (int j = 0; j < batch; ++j) {
-#pragma unroll
-        for (int i = 0; i < C::width; ++i) {
-          if (is_entry[j]) sum[j] += Acc(g[j].v[i]) * Acc(x[j].v[i]);
-        }
-      }
-    }
+    I row[batch], column[batch];
 #pragma unroll
     for (int j = 0; j < batch; ++j) {
-      const Acc dot = sum_lanes(sum[j], split.lanes);
-      if (lane == 0 && mine + j * groups < count) s.out[first + mine + j * groups] = T(dot);
+      sum[j] = Acc(0);
+      row[j] = mine + j < count ? rows[mine + j] : I(-1);
+      column[j] = row[j] >= 0 ? columns[mine + j] : I(-1);
+    }
+    for (int64_t c = lane * C::width; c < s.a.k; c += lanes * C::width) {
+      V g[batch], x[batch];
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+        if (column[j] < 0) continue;
+        x[j] = load<aligned, V>(s.x + int64_t(column[j]) * s.a.k + c);
+        g[j] = load<aligned, V>(s.gy + int64_t(row[j]) * s.a.k + c);
+      }
+#pragma unroll
+      for (int j = 0; j < batch; ++j) {
+        if (column[j] < 0) continue;
+#pragma unroll
+        for (int i = 0; i < C::width; ++i) sum[j] += Acc(g[j].v[i]) * Acc(x[j].v[i]);
+      }
+    }
+    add_over_lanes(sum, lanes);
+    // `sharers` lanes have the same `totals` totals; the first of these lanes stores them.
+    const int sharers = tp::max(1, lanes / batch), totals = tp::max(1, batch / lanes);
+    if (lane % sharers != 0) continue;
+    const int at = mine + lane / sharers * totals;
+#pragma unroll
+    for (int j = 0; j < batch; ++j) {
+      if (j < totals && at + j < count) s.out[first + at + j] = T(sum[j]);
     }
   }
+}
+
+// Finds the row in which each tile begins, or returns null if entries do not need pointers to know their rows.
+const block::Split* find_rows_of_tiles(const SampledArgs& a, int64_t tiles, Context& context) {
+  if (a.row_idx != nullptr || a.ptrs == nullptr) return nullptr;
+  const block::Bounds<false> bounds{a.long_index ? static_cast<const int64_t*>(a.ptrs) : nullptr,
+                                    static_cast<const int32_t*>(a.ptrs), false, a.rows, a.entries};
+  auto* splits = context.workspace<block::Split>(tiles + 1);
+  block::find_splits(bounds, block::Path(a.entries, a.rows, tile_entries, 0), splits, nullptr, 0, context.stream);
+  return splits;
 }
 
 }  // namespace
@@ -97,16 +133,21 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
 void sampled_product::lanes_per_entry(const Args& args, Context& context) {
   if (args.entries == 0) return;
   with_sample(args, context, [&](const auto& sample) {
-    using T = typename std::decay_t<decltype(sample)>::T;
-    const unsigned blocks = unsigned(ceil_div(args.entries, int64_t(tile_entries)));
-    const cudaStream_t stream = cudaStream_t(context.stream);
+    using S = std::decay_t<decltype(sample)>;
+    using T = typename S::T;
+    const int64_t tiles = ceil_div(args.entries, int64_t(tile_entries));
+    const block::Split* splits = find_rows_of_tiles(args, tiles, context);
+    const auto launch = [&](auto aligned, auto columns) {
+      block::launch_early(multiply<decltype(aligned)::value, S, decltype(columns)>, dim3(unsigned(tiles)), threads, 0,
+                          context, sample, columns, splits);
+    };
     const Columns<int(16 / sizeof(T))> vectors(args.k);
     if (!fills_vectors<T>(args.k)) {
-      multiply<false><<<blocks, threads, 0, stream>>>(sample, Columns<1>(args.k));
+      launch(std::false_type{}, Columns<1>(args.k));
     } else if (is_aligned(args.gy) && is_aligned(args.x)) {
-      multiply<true><<<blocks, threads, 0, stream>>>(sample, vectors);
+      launch(std::true_type{}, vectors);
     } else {
-      multiply<false><<<blocks, threads, 0, stream>>>(sample, vectors);
+      launch(std::false_type{}, vectors);
     }
     check_launch("lanes_per_entry");
   });
