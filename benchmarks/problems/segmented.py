@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -139,7 +140,44 @@ def recurrences_of_rows(*shape: int) -> list[Figure]:
     ]
 
 
+@functools.cache
+def associative_scan() -> Callable[[Tensor, Tensor], Tensor]:
+    """torch.compile of torch's associative_scan along dim 1."""
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def combine(x, y):
+        return x[0] * y[0], y[0] * x[1] + y[1]
+
+    return torch.compile(lambda a, b: associative_scan(combine, (a, b), 1)[1])
+
+
+def recurrences_of_columns(*shape: int) -> list[Figure]:
+    def data():
+        a = integers(*shape, low=0, high=1)
+        a[:, 0] = 0  # so that the columns can be solved as one
+        return a, integers(*shape)
+
+    def want(a, b):
+        a, b = a.mT.contiguous(), b.mT.contiguous()
+        return recurrences(a.flatten(), b.flatten()).view(a.shape).mT
+
+    return [
+        Figure(
+            f"linear_recurrence {' x '.join(map(str, shape))} dim 1",
+            data,
+            lambda a, b: tp.linear_recurrence(a, b, 1),
+            want,
+            {"torch.compile": lambda a, b: associative_scan()(a, b)},
+        )
+    ]
+
+
 def figures(device: str) -> list[Figure]:
     if device == "cpu":
         return [*segments(2**24, 2**22), *linear_recurrences(2**24)]
-    return [*segments(2**26, 2**24), *linear_recurrences(2**26), *recurrences_of_rows(8, 1536, 4096)]
+    return [
+        *segments(2**26, 2**24),
+        *linear_recurrences(2**26),
+        *recurrences_of_rows(8, 1536, 4096),
+        *recurrences_of_columns(8, 2048, 1024),
+    ]

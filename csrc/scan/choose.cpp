@@ -6,13 +6,10 @@ namespace tp::scan {
 // 2^28 elements (H200, benchmarks/results/h200_scan.csv).
 const char* choose(const Args&, const Device& device) { return device.cuda ? "decoupled_lookback" : "threaded"; }
 
-// In decoupled_lookback the results are in registers, so their products cost no other pass over them. But the array of
-// factors leaves room for fewer tiles at a time, which matters in long rows, where every tile waits for those before
-// it. On an H200, a recurrence of 2^26 float32 and its products take 0.47 ms instead of 0.43 as one row, and 0.38
-// instead of 0.46 as 64 rows.
+// In decoupled_lookback the results of contiguous rows are in registers, so their products cost no other pass over
+// them. On an H200, a recurrence of 2^26 float32 and its products take 0.36 ms instead of 0.43 as one row.
 bool multiplies(std::string_view rung, const Args& args) {
-  constexpr int64_t enough_rows = 64;
-  return rung == "decoupled_lookback" && args.op == OpId::affine && args.inner == 1 && args.rows() >= enough_rows;
+  return rung == "decoupled_lookback" && args.op == OpId::affine && args.inner == 1;
 }
 
 }  // namespace tp::scan

@@ -7,7 +7,7 @@
 // from n, so no flags are stored. A layout of long rows is `headless`: each row is a chain of tiles of its own, a head
 // can only be the first element of a tile, and nothing has to be tested.
 //
-// With `multiplies`, which only recurrences use, the results times another array are stored as well (scan::Args).
+// Of recurrences, the results times another array can be stored as well (scan::Args).
 #pragma once
 #include "block/load_store.cuh"
 #include "scan/lookback/one_wave.cuh"
@@ -21,7 +21,11 @@ constexpr int vector_of =
     : tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 4 ? 4
                                                                           : 8;  // elements per load
 
-template <class E_, bool headless_, bool multiplies = false>
+// How the scan gets what the results are multiplied by, if they are. In the stage, it arrives with the tile; without
+// it, more stages fit in shared memory, so that more tiles wait for their prefix at a time.
+enum class Times { none, in_stage, from_memory };
+
+template <class E_, bool headless_, Times times = Times::none>
 struct Rows {
   using E = E_;
   using M = typename E::Monoid;
@@ -29,11 +33,12 @@ struct Rows {
   using Value = block::Pack<M, 1>;
   using Input = typename E::Input;
   static constexpr bool headless = headless_, affine = M::id == OpId::affine;
+  static constexpr bool multiplies = times != Times::none, stages_times = times == Times::in_stage;
   static constexpr int width = 1, max_lanes = 1;
   static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
   static constexpr int vector = vector_of<E>, chunks = affine ? 4 : 8, chunk = block::warp_size * vector;
   static constexpr int part_items = chunk * chunks, items = part_items * parts, cap = 1 << 30;
-  static constexpr int tiles_per_group = 128, groups_per_supergroup = 1;
+  static constexpr int tiles_per_group = multiplies ? 64 : 128, groups_per_supergroup = 1;
   static constexpr int array_bytes = items * int(sizeof(Input)) + 128;  // for any alignment of the first element
   using Vec = block::Vector<Input, vector>;
 
@@ -66,7 +71,7 @@ struct Rows {
   TP_HD int64_t groups() const { return ceil_div(tiles_per_chain, int64_t(tiles_per_group)); }
   // Whether no row continues from one tile into the next, so that no look-back is needed.
   TP_HD bool independent() const { return tiles_per_chain == 1 || (!headless && items % e.n == 0); }
-  TP_HD int stage_bytes() const { return array_bytes * (1 + affine + multiplies); }
+  TP_HD int stage_bytes() const { return array_bytes * (1 + affine + stages_times); }
 
   TP_DEVICE TilePosition position(int64_t tile) const {
     if (headless) {
@@ -106,7 +111,7 @@ struct Rows {
     if constexpr (affine) {
       if (warp == load_warps - 1) load_array(e.factors(), e.a, position, full, stage + array_bytes, lane);
     }
-    if constexpr (multiplies) {
+    if constexpr (stages_times) {
       if (warp == 0) load_array(e.next_times(), e.times, position, full, stage + 2 * array_bytes, lane);
     }
   }
@@ -276,6 +281,8 @@ struct Rows {
     const Items x = read(position, stage, part, lane);
     const int offset = part * part_items + lane * vector, first_head = to_head(position, offset);
     const int64_t first = position.first + offset;
+    Vec factors[multiplies ? chunks : 1];
+    if constexpr (times == Times::from_memory) load_times(first, factors);
     Acc before[chunks];
     const unsigned joined = scan_part(x, first, first_head, lane, before);
 
@@ -286,28 +293,41 @@ struct Rows {
       if (headless || (joined >> j & 1)) before[j] = M::combine(before_part, before[j]);
     }
 
+    if constexpr (stages_times) {
+      read_array(e.next_times(), factors, position, stage + 2 * array_bytes, part, lane);
+    }
     // A part that is whole is stored by loops that choose nothing per element.
     const int64_t end = headless ? (position.chain + 1) * e.n : count;
     if (!out.aligned || (multiplies && !products.aligned) || position.first + (part + 1) * part_items > end) {
-      store_part<false>(position, stage, part, lane, x, first_head, before, e.exclusive);
+      store_part<false>(position, part, lane, x, first_head, before, factors, e.exclusive);
     } else if (affine || !e.exclusive) {
-      store_part<true>(position, stage, part, lane, x, first_head, before, std::false_type{});
+      store_part<true>(position, part, lane, x, first_head, before, factors, std::false_type{});
     } else {
-      store_part<true>(position, stage, part, lane, x, first_head, before, std::true_type{});
+      store_part<true>(position, part, lane, x, first_head, before, factors, std::true_type{});
     }
   }
 
  private:
+  // Loads the element after each of the lane's elements, which begin at position `first`.
+  TP_DEVICE void load_times(int64_t first, Vec (&factors)[chunks]) const {
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+#pragma unroll
+      for (int i = 0; i < vector; ++i) {
+        const int64_t p = first + j * chunk + i + 1;
+        factors[j].v[i] = p < count ? e.times[e.reverse ? count - 1 - p : p] : Input(0);
+      }
+    }
+  }
+
   // Scans each of the lane's chunks from what precedes it, and stores the results. `whole` says that all of them exist
   // and that vectors of them are aligned.
   template <bool whole, class Exclusive>
-  TP_DEVICE __forceinline__ void store_part(const TilePosition& position, const unsigned char* stage, int part,
-                                            int lane, const Items& x, int head, const Acc (&before)[chunks],
+  TP_DEVICE __forceinline__ void store_part(const TilePosition& position, int part, int lane, const Items& x, int head,
+                                            const Acc (&before)[chunks], const Vec (&factors)[multiplies ? chunks : 1],
                                             Exclusive exclusive) const {
     const int64_t first = position.first + part * part_items + lane * vector;
     const int64_t end = headless ? (position.chain + 1) * e.n : count;
-    Vec times[chunks];
-    if constexpr (multiplies) read_array(e.next_times(), times, position, stage + 2 * array_bytes, part, lane);
 #pragma unroll
     for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
       const int64_t p = first + j * chunk;
@@ -322,7 +342,7 @@ struct Rows {
       if constexpr (multiplies) {
         using A = decltype(Acc::b);  // the factor is the result that was stored, rounded to the output's type
 #pragma unroll
-        for (int i = 0; i < vector; ++i) y.v[i] = A(typename E::Output(y.v[i])) * A(times[j].v[i]);
+        for (int i = 0; i < vector; ++i) y.v[i] = A(typename E::Output(y.v[i])) * A(factors[j].v[i]);
         store<whole>(products, p, end, y);
       }
     }
@@ -354,11 +374,14 @@ struct Rows {
 
 template <bool multiplies, class E>
 void launch_rows(const E& e, Context& context) {
-  if (Rows<E, true>::suits(e)) {
-    launch_pipeline(Rows<E, true, multiplies>(e), context);
-  } else {
-    launch_pipeline(Rows<E, false, multiplies>(e), context);
+  constexpr Times times = multiplies ? Times::in_stage : Times::none;
+  if (!Rows<E, true>::suits(e)) return launch_pipeline(Rows<E, false, times>(e), context);
+  const Rows<E, true, times> rows(e);
+  // A lane would load half types two bytes at a time, which takes longer.
+  if constexpr (multiplies && sizeof(typename E::Input) >= 4) {
+    if (!rows.independent()) return launch_pipeline(Rows<E, true, Times::from_memory>(e), context);
   }
+  launch_pipeline(rows, context);
 }
 
 // Contiguous rows take one of three ways: one wave for a single row that fits on the chip, else the pipeline, headless

@@ -24,7 +24,7 @@ struct Strips {
   static constexpr int largest = int(tp::max(sizeof(Input), sizeof(Output))), vector = vector_columns<E>;
   static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
   static constexpr int width = vector, max_lanes = tp::min(16, 128 / (vector * largest));
-  static constexpr int chunks = affine ? 5 : sizeof(Input) < 4 ? 15 : 11;
+  static constexpr int chunks = affine ? 9 : sizeof(Input) < 4 ? 15 : 11;
   static constexpr int tiles_per_group = 16, groups_per_supergroup = 16;
   using Value = block::Pack<M, width>;
   using Vec = block::Vector<Input, vector>;
