@@ -117,6 +117,28 @@ def test_numbers_of_columns(dtype):
                 assert_equal(of_values, (g[rows] * x[cols]).sum(1).to(dtype), f"{form} {k}, gradient of the values")
 
 
+@each_device
+@pytest.mark.parametrize("index", (torch.int32, torch.int64))
+@pytest.mark.parametrize("dtype", (torch.float16, torch.float32, torch.float64))
+def test_arrays_at_odd_addresses(dtype, index, device):
+    """Products of several columns and their gradients, where no array begins as vectors of it do."""
+
+    def moved(x):
+        return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
+
+    a = random_matrix(300, 200, 5000, dtype, index, device=device).convert("csr")
+    full, rows, cols = dense(a.convert("coo").to(torch.float64)), *(x.long().cpu() for x in a.convert("coo")[:2])
+    b = a._replace(row_ptrs=moved(a.row_ptrs), col_idx=moved(a.col_idx), values=moved(a.values))
+    for k in (2, 8, 33, 64):
+        x, g = ((torch.arange(n * k) * 7 % 11 % 3 - 1).view(n, k).double() for n in (200, 300))
+        leaves = [b.values.detach().requires_grad_(), moved(x.to(device, dtype)).requires_grad_()]
+        y = spmm(b._replace(values=leaves[0]), leaves[1])
+        of_values, of_x = torch.autograd.grad(y, leaves, moved(g.to(device, dtype)))
+        assert_equal(y, (full @ x).to(dtype), f"{k}")
+        assert_equal(of_x, (full.T @ g).to(dtype), f"{k}, gradient of x")
+        assert_equal(of_values, (g[rows] * x[cols]).sum(1).to(dtype), f"{k}, gradient of the values")
+
+
 def test_transposed_product_is_the_product_of_the_transpose():
     for form in FORMATS:
         a = random_matrix(60, 40, 500).convert(form)
