@@ -1,8 +1,8 @@
 // SpMV and SpMM in equal shares, whatever the lengths of the rows: each tile gets the same number of entries and row
 // ends together (merge path). There are three launches: one finds where tiles start, one multiplies the tiles, and one
-// completes the rows that cross tiles (sparse/csr/shares.cuh). With a plan in stages there are four, because the
-// products are first computed and sorted by a launch of their own (sparse/csr/staged_tiles.cuh). No tile waits for
-// another, and no sum uses atomics, so results have the same bits in every run.
+// completes the rows that cross tiles (sparse/csr/shares.cuh). With a plan in stages, products of one column or the
+// values are first put in the order of the plan (sparse/csr/staged_tiles.cuh). No tile waits for another, and no sum
+// uses atomics, so results have the same bits in every run.
 #include "sparse/csr/layout.h"
 #ifdef __CUDACC__
 #include "sparse/csr/column_tiles.cuh"

@@ -171,14 +171,19 @@ bool goes_in_stages(const CsrArgs& args) {
   return block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>() >= BinShape<Item>::bytes + (12 << 10);
 }
 
-// Launches the first stage.
+// Launches the first stage. It reads at once, so it may start early only behind an ordinary launch of its operator.
 template <class Items, class Item = typename Items::Item>
-void sort_by_bin(const Items& items, const CsrArgs& a, Context& context, Item* sorted) {
+void sort_by_bin(const Items& items, const CsrArgs& a, Context& context, Item* sorted, bool early) {
   using Shape = BinShape<Item>;
+  const dim3 tiles(unsigned(ceil_div(a.entries, int64_t(Shape::items))));
   block::allow_shared_memory(sort_tiles<Items>, Shape::bytes);
-  const int64_t tiles = ceil_div(a.entries, int64_t(Shape::items));
-  block::launch_early(sort_tiles<Items>, dim3(unsigned(tiles)), Shape::threads, Shape::bytes, context, items, Stages(a),
-                      a.entries, sorted);
+  if (early) {
+    block::launch_early(sort_tiles<Items>, tiles, Shape::threads, Shape::bytes, context, items, Stages(a), a.entries,
+                        sorted);
+  } else {
+    sort_tiles<<<tiles, Shape::threads, Shape::bytes, cudaStream_t(context.stream)>>>(items, Stages(a), a.entries,
+                                                                                      sorted);
+  }
 }
 
 template <class M>
@@ -186,7 +191,7 @@ void multiply_vector_in_stages(const M& matrix, Context& context) {
   using Acc = typename M::Acc;
   const CsrArgs& a = matrix.a;
   auto* sorted = context.workspace<Acc>(a.entries);
-  const auto first_stage = [&](int64_t) { sort_by_bin(Products<M>(a), a, context, sorted); };
+  const auto first_stage = [&](int64_t) { sort_by_bin(Products<M>(a), a, context, sorted, true); };
   multiply_by_bins(matrix, a.entries, context, first_stage, CollectStaged<Acc>{Stages(a), sorted, a.entries});
   check_launch("merge_path");
 }
@@ -198,7 +203,7 @@ M in_plan_order(const M& matrix, Context& context) {
   using Shape = BinShape<T>;
   const CsrArgs& a = matrix.a;
   auto *sorted = context.workspace<T>(a.entries), *ordered = context.workspace<T>(a.entries);
-  sort_by_bin(Values<T>(a), a, context, sorted);
+  sort_by_bin(Values<T>(a), a, context, sorted, false);
   block::allow_shared_memory(order_bins<T>, Shape::bytes);
   block::launch_early(order_bins<T>, dim3(unsigned(ceil_div(a.entries, int64_t(Shape::items)))), Shape::threads,
                       Shape::bytes, context, CollectStaged<T>{Stages(a), sorted, a.entries}, ordered);
