@@ -319,13 +319,22 @@ __global__ __launch_bounds__(pipeline_threads<Layout>,
   }
 }
 
+// How much shared memory a stage takes, its tile included, and how many a block can have.
+template <class Layout>
+int bytes_per_stage(const Layout& layout) {
+  return layout.stage_bytes() + int(sizeof(Stage<Layout>));
+}
+template <class Layout>
+int stages_that_fit(const Layout& layout) {
+  return block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>() / bytes_per_stage(layout);
+}
+
 // Launches one block per multiprocessor, with as many stages as shared memory holds or its tiles need.
 template <class Layout>
 void launch_pipeline(const Layout& layout, Context& context) {
   using Acc = typename Layout::M::Acc;
   constexpr int look_warps = Layout::look_warps;
-  const int stage_bytes = layout.stage_bytes() + int(sizeof(Stage<Layout>));
-  const int most = block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>() / stage_bytes;
+  const int stage_bytes = bytes_per_stage(layout), most = stages_that_fit(layout);
   require(most >= look_warps, "decoupled_lookback: this device has too little shared memory");
   const int64_t grid = tp::min(layout.tiles, int64_t(block::device_attribute<cudaDevAttrMultiProcessorCount>()));
   const int depth = int(tp::min(int64_t(most), tp::max(ceil_div(layout.tiles, grid), int64_t(look_warps))));

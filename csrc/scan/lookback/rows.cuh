@@ -25,7 +25,7 @@ constexpr int vector_of =
 // it, more stages fit in shared memory, so that more tiles wait for their prefix at a time.
 enum class Times { none, in_stage, from_memory };
 
-template <class E_, bool headless_, Times times = Times::none>
+template <class E_, bool headless_, Times source = Times::none>
 struct Rows {
   using E = E_;
   using M = typename E::Monoid;
@@ -33,7 +33,7 @@ struct Rows {
   using Value = block::Pack<M, 1>;
   using Input = typename E::Input;
   static constexpr bool headless = headless_, affine = M::id == OpId::affine;
-  static constexpr bool multiplies = times != Times::none, stages_times = times == Times::in_stage;
+  static constexpr bool multiplies = source != Times::none, stages_times = source == Times::in_stage;
   static constexpr int width = 1, max_lanes = 1;
   static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
   static constexpr int vector = vector_of<E>, chunks = affine ? 4 : 8, chunk = block::warp_size * vector;
@@ -47,6 +47,7 @@ struct Rows {
   int n, step;  // n is at most cap; step is by how much the distance to the next head shrinks per chunk
   using Results = block::Vector<typename E::Output, vector>;
   block::Vectors<typename E::Output, vector> out, products;
+  block::Vectors<const typename E::Output, vector> times;
 
   explicit Rows(const E& e)
       : e(e),
@@ -55,7 +56,8 @@ struct Rows {
         n(int(tp::min(e.n, int64_t(cap)))),
         step(chunk % n),
         out(e.out, count, e.reverse),
-        products(e.products, count, e.reverse) {
+        products(e.products, count, e.reverse),
+        times(e.times, count, e.reverse) {
     tiles = tiles_per_chain * chains();
   }
 
@@ -282,7 +284,10 @@ struct Rows {
     const int offset = part * part_items + lane * vector, first_head = to_head(position, offset);
     const int64_t first = position.first + offset;
     Vec factors[multiplies ? chunks : 1];
-    if constexpr (times == Times::from_memory) load_times(first, factors);
+    if constexpr (source == Times::from_memory) {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) factors[j] = times.load(first + j * chunk + 1, Input(0));
+    }
     Acc before[chunks];
     const unsigned joined = scan_part(x, first, first_head, lane, before);
 
@@ -308,18 +313,6 @@ struct Rows {
   }
 
  private:
-  // Loads the element after each of the lane's elements, which begin at position `first`.
-  TP_DEVICE void load_times(int64_t first, Vec (&factors)[chunks]) const {
-#pragma unroll
-    for (int j = 0; j < chunks; ++j) {
-#pragma unroll
-      for (int i = 0; i < vector; ++i) {
-        const int64_t p = first + j * chunk + i + 1;
-        factors[j].v[i] = p < count ? e.times[e.reverse ? count - 1 - p : p] : Input(0);
-      }
-    }
-  }
-
   // Scans each of the lane's chunks from what precedes it, and stores the results. `whole` says that all of them exist
   // and that vectors of them are aligned.
   template <bool whole, class Exclusive>

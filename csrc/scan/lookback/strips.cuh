@@ -13,7 +13,8 @@
 
 namespace tp::scan::lookback {
 
-template <class E_>
+// `affine_chunks`: the lines in a lane's run of a recurrence.
+template <class E_, int affine_chunks>
 struct Strips {
   using E = E_;
   using M = typename E::Monoid;
@@ -24,7 +25,7 @@ struct Strips {
   static constexpr int largest = int(tp::max(sizeof(Input), sizeof(Output))), vector = vector_columns<E>;
   static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
   static constexpr int width = vector, max_lanes = tp::min(16, 128 / (vector * largest));
-  static constexpr int chunks = affine ? 9 : sizeof(Input) < 4 ? 15 : 11;
+  static constexpr int chunks = affine ? affine_chunks : sizeof(Input) < 4 ? 15 : 11;
   static constexpr int tiles_per_group = 16, groups_per_supergroup = 16;
   using Value = block::Pack<M, width>;
   using Vec = block::Vector<Input, vector>;
@@ -295,11 +296,12 @@ struct Strips {
 // Rows of at most 64 elements, or 2^17 threads and more with whole rows each, are scanned without dividing a row.
 template <class E>
 void scan_strips(const E& e, Context& context) {
-  if (e.n <= 64 || e.rows / vector_columns<E> >= 1 << 17) {
-    scan_columns(e, context);
-  } else {
-    launch_pipeline(Strips<E>(e), context);
+  if (e.n <= 64 || e.rows / vector_columns<E> >= 1 << 17) return scan_columns(e, context);
+  const Strips<E, 9> strips(e);
+  if constexpr (strips.affine) {  // two tiles of nine lines per run need more shared memory than many GPUs have
+    if (stages_that_fit(strips) < strips.look_warps) return launch_pipeline(Strips<E, 5>(e), context);
   }
+  launch_pipeline(strips, context);
 }
 
 }  // namespace tp::scan::lookback
