@@ -175,6 +175,53 @@ def test_many_rows(shape, device):
         assert_equal(scan(x.to(device), dim), scan_reference(x, dim), f"{shape} {dim}")
 
 
+@pytest.mark.parametrize("inner, start", [(1712, 0), (1715, 1)])
+def test_many_columns(inner, start, device):
+    """So many columns of some hundred elements that CUDA divides none of them; aligned and not, exactly."""
+    random, n = torch.Generator().manual_seed(8), 515
+    for i, (op, dtype) in enumerate(itertools.product(OPS, ALL)):
+        low, high = (0, 2) if op == "prod" or dtype == torch.bool else (-1 if dtype.is_signed else 0, 2)
+        x = torch.randint(low, high, (2 * n * inner + start,), generator=random)
+        x = (2 * x - 1 if op == "prod" and dtype.is_signed else x).to(dtype)[start:].view(2, n, inner)
+        how = {"op": op, "exclusive": i % 2 == 1, "reverse": i // 2 % 2 == 1}
+        got = scan(x.to(device), 1, **how)
+        assert_equal(got, scan_reference(x, 1, **how), f"{dtype} {how}")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("inner, start", [(1712, 0), (1715, 1)])
+def test_recurrences_of_many_columns(inner, start, dtype, device):
+    """Like test_many_columns; factors of 0 keep the states small, and gradients are exact by their definition."""
+    random, n = torch.Generator().manual_seed(9), 300
+    shape, size = (2, n, inner), 2 * n * inner
+
+    def some(low, high, count=size):
+        return torch.randint(low, high, (count + start,), generator=random).to(dtype).to(device)[start:]
+
+    for reverse, with_initial in itertools.product((False, True), repeat=2):
+        a, b, g = (some(low, high).view(shape) for low, high in ((-1, 2), (-2, 3), (-2, 3)))
+        initial = some(-2, 3, 2 * inner).view(2, inner) if with_initial else None
+        a, b = a.requires_grad_(), b.requires_grad_()
+        h = linear_recurrence(a, b, 1, initial=initial, reverse=reverse)
+        grad_a, grad_b = torch.autograd.grad(h, (a, b), g)
+        first = torch.zeros(2, inner, dtype=torch.float64) if initial is None else initial.double().cpu()
+        lines = range(n)[:: -1 if reverse else 1]
+        factors, terms, grads = (x.detach().double().cpu() for x in (a, b, g))
+        want, before, want_b = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
+        state = first
+        for k in lines:
+            before[:, k] = state
+            state = want[:, k] = factors[:, k] * state + terms[:, k]
+        state, factor = torch.zeros_like(first), torch.zeros_like(first)
+        for k in reversed(lines):
+            state = want_b[:, k] = factor * state + grads[:, k]
+            factor = factors[:, k]
+        label = f"reverse {reverse}, initial {with_initial}"
+        assert_equal(h, want, label)
+        assert_equal(grad_b, want_b, label)
+        assert_equal(grad_a, want_b * before, label)
+
+
 @pytest.mark.parametrize(
     "shape, dim",
     [((100_001,), 0), ((3, 40_000), 1), ((40_000, 3), 0), ((5_000, 17), 0), ((300, 700), 0), ((700, 5, 3), 1)],

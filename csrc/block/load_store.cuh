@@ -3,6 +3,7 @@
 // Positions may count from the end of the array. An access then finds its elements in reverse order, and flip()
 // restores the order.
 #pragma once
+#include <cstring>
 #include <type_traits>
 
 #include "core/macros.h"
@@ -22,6 +23,22 @@ struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
     }
   }
 };
+
+// Stores a vector by one access. In large kernels, the compiler splits the assignment of a vector whose elements have
+// just been computed.
+template <class T, int width>
+TP_DEVICE void store_whole(Vector<T, width>* to, const Vector<T, width>& x) {
+  static_assert(sizeof(x) <= 16, "one access takes at most 16 bytes");
+  unsigned w[4];
+  memcpy(w, &x, sizeof(x));
+  if constexpr (sizeof(x) == 16) {
+    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+  } else if constexpr (sizeof(x) == 8) {
+    asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(w[0]), "r"(w[1]) : "memory");
+  } else {
+    *to = x;
+  }
+}
 
 // An array of `count` elements, whose positions count from its end if `reverse`. `aligned` says that every full vector
 // is aligned to its size.

@@ -1,7 +1,7 @@
 // Scan in one launch that reads and writes each element once (after Merrill and Garland, 2016, but with a look-back in
 // a fixed order, so that floats give the same bits in every run).
 //
-// There are four kernels, chosen by the layout:
+// There are five kernels, chosen by the layout:
 // - Contiguous rows that are short are treated as one array that is divided into tiles: the first element of a row does
 //   not combine with what precedes it. Long rows are a chain of tiles each (`headless` in lookback/rows.cuh). Blocks
 //   take tiles by ticket through a pipeline (lookback/pipeline.cuh): the aggregate of a tile is published as soon as it
@@ -9,6 +9,8 @@
 // - A single row that fits on the chip needs no pipeline (lookback/one_wave.cuh).
 // - If rows interleave (inner > 1), a tile is a range of positions of neighbouring rows, and goes through the same
 //   pipeline (lookback/strips.cuh).
+// - If there are many cache lines of interleaved rows, one block scans each of them from end to end, without look-back
+//   (lookback/block_per_strip.cuh).
 // - Interleaved rows that are short or numerous need no tiles: each thread scans whole rows (lookback/columns.cuh).
 #ifdef __CUDACC__
 #include "scan/lookback/scan.h"

@@ -11,9 +11,9 @@ namespace tp::scan::lookback {
 template <class E>
 constexpr int vector_columns = tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 8 ? 2 : 4;
 
-// The columns of one thread in memory. If `aligned`, a line of them is one vector access; otherwise the first `left`
-// columns are accessed one by one, and the others do not exist.
-template <class T, int vector>
+// The columns of one thread in memory, `spread` columns apart. If they are neighbours and `aligned`, a line of them is
+// one vector access; otherwise the first `left` columns are accessed one by one, and the others do not exist.
+template <class T, int vector, int spread = 1>
 struct Columns {
   using Vec = block::Vector<typename std::remove_const<T>::type, vector>;
   T* first;
@@ -21,24 +21,43 @@ struct Columns {
   bool aligned;
   int left;
 
+  // `by_vectors` says at compile time that the columns exist and are aligned.
+  template <bool by_vectors = false>
   TP_DEVICE Vec load(int64_t k) const {
-    if (aligned) return *reinterpret_cast<const Vec*>(first + k * pitch);
-    Vec x;
+    if constexpr (!by_vectors) {
+      if (spread > 1 || !aligned) {
+        Vec x;
 #pragma unroll
-    for (int v = 0; v < vector; ++v) x.v[v] = v < left ? first[k * pitch + v] : T(0);
-    return x;
+        for (int v = 0; v < vector; ++v) x.v[v] = v < left ? first[k * pitch + v * spread] : T(0);
+        return x;
+      }
+    }
+    return *reinterpret_cast<const Vec*>(first + k * pitch);
   }
+  template <bool by_vectors = false>
   TP_DEVICE void store(int64_t k, const Vec& x) const {
-    if (aligned) {
-      *reinterpret_cast<Vec*>(first + k * pitch) = x;
-      return;
-    }
+    if constexpr (!by_vectors) {
+      if (spread > 1 || !aligned) {
 #pragma unroll
-    for (int v = 0; v < vector; ++v) {
-      if (v < left) first[k * pitch + v] = x.v[v];
+        for (int v = 0; v < vector; ++v) {
+          if (v < left) first[k * pitch + v * spread] = x.v[v];
+        }
+        return;
+      }
     }
+    block::store_whole(reinterpret_cast<Vec*>(first + k * pitch), x);
   }
 };
+
+// The columns of an array of `e` from `column` on, at index `outer` of the outer dimension, in the order of the scan.
+template <int vector, int spread = 1, class E, class T>
+TP_DEVICE Columns<T, vector, spread> columns_of(const E& e, T* data, int64_t outer, int64_t column) {
+  using C = Columns<T, vector, spread>;
+  const bool aligned = e.inner % vector == 0 && reinterpret_cast<uintptr_t>(data) % alignof(typename C::Vec) == 0;
+  const int64_t left = tp::min(int64_t(vector), ceil_div(tp::max(int64_t(0), e.inner - column), int64_t(spread)));
+  return {data + (outer * e.n + (e.reverse ? e.n - 1 : 0)) * e.inner + column, e.reverse ? -e.inner : e.inner, aligned,
+          int(left)};
+}
 
 constexpr int column_threads = 128;
 
@@ -77,17 +96,8 @@ __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int6
   const int64_t id = int64_t(blockIdx.x) * column_threads + threadIdx.x;
   if (id >= all) return;
   const int64_t outer = id / across, column = id % across * vector, row = outer * e.inner + column;
-  const int64_t first = (outer * e.n + (e.reverse ? e.n - 1 : 0)) * e.inner + column;
-  const int64_t pitch = e.reverse ? -e.inner : e.inner;
-  const int left = int(tp::min(int64_t(vector), e.inner - column));
-  const auto columns = [&](auto* data) {
-    using T = typename std::remove_pointer<decltype(data)>::type;
-    using C = Columns<T, vector>;
-    const bool aligned = e.inner % vector == 0 && reinterpret_cast<uintptr_t>(data) % alignof(typename C::Vec) == 0;
-    return C{data + first, pitch, aligned, left};
-  };
-  const auto in = columns(e.in), a = columns(e.factors());
-  const auto out = columns(e.out);
+  const auto in = columns_of<vector>(e, e.in, outer, column), a = columns_of<vector>(e, e.factors(), outer, column);
+  const auto out = columns_of<vector>(e, e.out, outer, column);
 
   // Initialize the running values.
   Acc running[vector];
@@ -95,7 +105,7 @@ __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int6
   for (int v = 0; v < vector; ++v) {
     running[v] = M::identity();
     if constexpr (affine) {
-      if (e.initial && v < left) running[v] = {0, decltype(Acc::a)(e.initial[row + v])};
+      if (e.initial && v < in.left) running[v] = {0, decltype(Acc::a)(e.initial[row + v])};
     }
   }
   // Walk down the columns, one batch of lines at a time: start all loads of the batch, then scan it.

@@ -8,6 +8,7 @@
 // copied as a whole, and its results are first written to the stage, so that whole cache lines are stored.
 #pragma once
 #include "block/load_store.cuh"
+#include "scan/lookback/block_per_strip.cuh"
 #include "scan/lookback/columns.cuh"
 #include "scan/lookback/pipeline.cuh"
 
@@ -293,10 +294,13 @@ struct Strips {
   }
 };
 
-// Rows of at most 64 elements, or 2^17 threads and more with whole rows each, are scanned without dividing a row.
+// Rows of at most 64 elements, or of 256 if they are numerous, are scanned by one thread per few rows, and longer ones
+// by one block per strip if there are enough strips.
 template <class E>
 void scan_strips(const E& e, Context& context) {
-  if (e.n <= 64 || e.rows / vector_columns<E> >= 1 << 17) return scan_columns(e, context);
+  const bool numerous = e.rows / vector_columns<E> >= 1 << 17;
+  if (e.n <= (numerous ? 256 : 64)) return scan_columns(e, context);
+  if (scan_strips_by_block(e, context)) return;
   const Strips<E, 9> strips(e);
   if constexpr (strips.affine) {  // two tiles of nine lines per run need more shared memory than many GPUs have
     if (stages_that_fit(strips) < strips.look_warps) return launch_pipeline(Strips<E, 5>(e), context);
