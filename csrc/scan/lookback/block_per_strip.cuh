@@ -144,13 +144,14 @@ __global__ __launch_bounds__(StripBlock<E>::threads, StripBlock<E>::blocks) void
 }
 
 // Scans `e` if there are strips for two fifths of the blocks that fit on the device, with one to 128 whole tiles each.
-// Otherwise it returns false. A result goes through one rounding per earlier tile, so longer strips are divided.
+// Otherwise it returns false. A result goes through one rounding per earlier tile, so longer strips are divided. Fewer
+// columns than a strip has are contiguous in memory, which tiles make use of.
 template <class E>
 bool scan_strips_by_block(const E& e, Context& context) {
   using S = StripBlock<E>;
   const int64_t across = ceil_div(e.inner, int64_t(S::columns)), strips = e.rows / e.inner * across;
   const int64_t slots = int64_t(block::device_attribute<cudaDevAttrMultiProcessorCount>()) * S::blocks;
-  if (e.n < S::tile_lines || e.n > 128 * S::tile_lines || strips * 5 < slots * 2) return false;
+  if (e.inner < S::columns || e.n < S::tile_lines || e.n > 128 * S::tile_lines || strips * 5 < slots * 2) return false;
   strip_kernel<<<unsigned(tp::min(strips, slots)), S::threads, 0, cudaStream_t(context.stream)>>>(e, across, strips);
   check_launch("decoupled_lookback");
   return true;
