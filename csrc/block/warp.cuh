@@ -1,4 +1,4 @@
-// Warp shuffles of values of any size, by 4-byte words, and the warp scan and reduction built on them.
+// Warp shuffles of values of any size, by 4-byte words, the warp scan and reduction built on them, and forget().
 #pragma once
 #include <cstring>
 
@@ -20,6 +20,16 @@ TP_DEVICE T by_words(T v, Shuffle shuffle) {
   return v;
 }
 }  // namespace detail
+
+// Keeps the compiler from holding values derived from x in registers, where computing them again costs less than
+// registers do.
+template <class T>
+TP_DEVICE void forget(T& x) {
+  x = detail::by_words(x, [](unsigned w) {
+    asm volatile("" : "+r"(w));
+    return w;
+  });
+}
 
 // Returns the value of the lane that is `distance` lower. Lanes without such a lane keep their own value.
 template <class T>

@@ -94,10 +94,12 @@ class StripBlock {
     // Combine the lines of the run, then scan the totals of the runs over the warp and over the block.
     Value sum = Value::identity();
     each_line([&](int j) { append(j, sum); });
-    each_line([&](int j) {
-      forget(x[j]);
-      if constexpr (affine) forget(factor[j]);
-    });
+    if constexpr (sizeof(typename E::Input) < 4) {  // convert these elements twice, not hold them in both types
+      each_line([&](int j) {
+        block::forget(x[j]);
+        if constexpr (affine) block::forget(factor[j]);
+      });
+    }
 #pragma unroll
     for (int stride = lanes; stride < block::warp_size; stride *= 2) {
       const Value left = block::shuffle_up(sum, stride);
@@ -118,18 +120,6 @@ class StripBlock {
     turn ^= 1;
     // Scan the lines of the run.
     each_line([&](int j) { strip.out.template store<strip.by_vectors>(k + j, append(j, running)); });
-  }
-
-  // Makes the compiler convert narrow elements again, so that it does not hold them in registers in both types.
-  template <class V>
-  TP_DEVICE static void forget(V& x) {
-    if constexpr (sizeof(x.v[0]) < 4) {
-      unsigned words[(sizeof(V) + 3) / 4] = {};
-      memcpy(words, &x, sizeof(V));
-#pragma unroll
-      for (unsigned& word : words) asm volatile("" : "+r"(word));
-      memcpy(&x, words, sizeof(V));
-    }
   }
 };
 

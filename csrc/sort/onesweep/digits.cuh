@@ -97,19 +97,6 @@ TP_DEVICE void store_global(int64_t address, W x) {
   }
 }
 
-// Keeps the compiler from holding values derived from x in registers, because recomputing a digit costs less than
-// spilling a register.
-template <class W>
-TP_DEVICE void forget(W& x) {
-  if constexpr (sizeof(W) == 8) {
-    asm volatile("" : "+l"(x));
-  } else {
-    unsigned word = x;
-    asm volatile("" : "+r"(word));
-    x = W(word);
-  }
-}
-
 // Returns the mask of lanes whose digit (the low 8 bits) equals that of this lane.
 TP_DEVICE inline unsigned match(unsigned digit) {
   unsigned same;

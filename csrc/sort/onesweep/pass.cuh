@@ -236,7 +236,7 @@ class PassBlock {
 // Rank the keys: find the position of each in the sorted tile.
 #pragma unroll
     for (int u = 0; u < items; ++u) {
-      forget(key[u]);
+      block::forget(key[u]);
       const unsigned at = bin<full>(key[u], u, left);
       if (stable) {
         position[u] = rank(lane, match(at >> 2), at);
