@@ -110,7 +110,8 @@ def compile_cpp(target: Path, *arguments) -> Path:
 
 @pytest.fixture(scope="session")
 def checker(tmp_path_factory) -> Path:
-    return compile_cpp(tmp_path_factory.mktemp("simt") / "check.o", "-Icsrc", "-c", "csrc/core/simt_check.cpp")
+    sources = (ROOT / "csrc/core").glob("*.cpp")
+    return compile_cpp(tmp_path_factory.mktemp("simt") / "core.o", "-Icsrc", "-r", *sources)
 
 
 # A loop over the strides whose only statement is a phase becomes a phase that loops: no barrier between the strides.

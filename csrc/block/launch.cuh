@@ -50,42 +50,51 @@ int device_attribute() {
   });
 }
 
-// Whether a kernel is compiled for devices with clusters and dependent launches (compute capability 9.0 and later); on
-// others its cluster barriers and waits do nothing. One answer serves all kernels of a signature, because all files are
-// compiled for the same devices.
+// There are a thousand signatures of kernels. So what follows does its work in functions that take a kernel by its
+// address, and the templates only call them.
 template <class... Parameters>
-bool is_for_hopper(void (*kernel)(Parameters...)) {
-  static PerDevice values;
-  return values.get([&](int) {
+const void* address(void (*kernel)(Parameters...)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+inline bool is_for_hopper(const void* kernel, PerDevice& known) {
+  return known.get([&](int) {
     cudaFuncAttributes compiled{};
     cudaFuncGetAttributes(&compiled, kernel);
     return int(compiled.ptxVersion >= 90);
   });
 }
 
+// Whether a kernel is compiled for devices with clusters and dependent launches (compute capability 9.0 and later); on
+// others its cluster barriers and waits do nothing. One answer serves all kernels of a signature, because all files are
+// compiled for the same devices.
+template <class... Parameters>
+bool is_for_hopper(void (*kernel)(Parameters...)) {
+  static PerDevice known;
+  return is_for_hopper(address(kernel), known);
+}
+
 // Lets blocks of a kernel use so much dynamic shared memory, if it is more than the 48 KB that need no permission. The
 // driver keeps one limit per kernel and device, which is only raised here: another thread may be about to launch blocks
 // that need the limit it has.
-template <class... Parameters>
-void allow_shared_memory(void (*kernel)(Parameters...), int bytes) {
+inline void allow_shared_memory(const void* kernel, int bytes) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, int> limits;
   int device = 0;
   cudaGetDevice(&device);
   const std::lock_guard<std::mutex> locked(mutex);
-  int& limit = limits[{device, reinterpret_cast<const void*>(kernel)}];
+  int& limit = limits[{device, kernel}];
   if (bytes <= limit) return;
   const auto status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status == cudaSuccess) limit = bytes;
 }
-
-// Launches a kernel, in clusters of `cluster` blocks, that may start while the previous launch is still running. Every
-// thread must call wait_for_launch_before() before it touches memory that another launch may have written or may still
-// read. What it reads before that must come from other operators, and an ordinary launch of its own operator must
-// precede it, which starts when they have ended.
 template <class... Parameters>
-void launch_clusters(void (*kernel)(Parameters...), dim3 blocks, int cluster, int threads, int shared_bytes,
-                     Context& context, std::common_type_t<Parameters>... arguments) {
+void allow_shared_memory(void (*kernel)(Parameters...), int bytes) {
+  allow_shared_memory(address(kernel), bytes);
+}
+
+inline void launch_kernel(const void* kernel, bool for_hopper, dim3 blocks, int cluster, int threads, int shared_bytes,
+                          Context& context, void** arguments) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -98,8 +107,19 @@ void launch_clusters(void (*kernel)(Parameters...), dim3 blocks, int cluster, in
   config.dynamicSmemBytes = size_t(shared_bytes);
   config.stream = cudaStream_t(context.stream);
   config.attrs = attributes;
-  config.numAttrs = !is_for_hopper(kernel) ? 0 : cluster > 1 ? 2 : 1;
-  cudaLaunchKernelEx(&config, kernel, arguments...);
+  config.numAttrs = !for_hopper ? 0 : cluster > 1 ? 2 : 1;
+  cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+// Launches a kernel, in clusters of `cluster` blocks, that may start while the previous launch is still running. Every
+// thread must call wait_for_launch_before() before it touches memory that another launch may have written or may still
+// read. What it reads before that must come from other operators, and an ordinary launch of its own operator must
+// precede it, which starts when they have ended.
+template <class... Parameters>
+void launch_clusters(void (*kernel)(Parameters...), dim3 blocks, int cluster, int threads, int shared_bytes,
+                     Context& context, std::common_type_t<Parameters>... arguments) {
+  void* given[] = {&arguments...};
+  launch_kernel(address(kernel), is_for_hopper(kernel), blocks, cluster, threads, shared_bytes, context, given);
 }
 
 // The same without clusters.

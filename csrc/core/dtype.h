@@ -1,5 +1,6 @@
 // The dtypes of the library, and the only place where a run-time dtype becomes a C++ type.
 #pragma once
+#include <initializer_list>
 #include <type_traits>
 
 #include "core/half.h"
@@ -23,7 +24,6 @@ struct dtype_of;
   template <>                                \
   struct dtype_of<T> {                       \
     static constexpr DType value = DType::d; \
-    static constexpr const char* name = #d;  \
   };
 TP_DTYPE(boolean, boolean)
 TP_DTYPE(uint8_t, uint8)
@@ -48,26 +48,15 @@ using AllTypes = Types<boolean, uint8_t, int8_t, int16_t, int32_t, int64_t, half
 using BitTypes = Types<uint8_t, int16_t, int32_t, int64_t>;  // one of each size: bits have no sign
 #endif
 
-template <class... Ts>
-std::string names(Types<Ts...>) {
-  std::string list;
-  ((list += std::string(list.empty() ? "" : ", ") + dtype_of<Ts>::name), ...);
-  return list;
-}
-
-inline const char* name(DType dtype) {
-  static const char* const names[] = {"bool",  "uint8",   "int8",     "int16",   "int32",
-                                      "int64", "float16", "bfloat16", "float32", "float64"};
-  return names[int(dtype)];
-}
+TP_EXPORT const char* name(DType dtype);
+[[noreturn]] TP_EXPORT void fail_unsupported(const char* what, DType dtype, std::initializer_list<DType> supported);
 
 // Calls f(Type<T>{}) with the T of the list that `dtype` names. If the list has no such T, the error message begins
 // with `what`.
 template <class... Ts, class F>
 void dispatch(Types<Ts...>, DType dtype, const char* what, F&& f) {
   const bool found = ((dtype == dtype_of<Ts>::value ? (f(Type<Ts>{}), true) : false) || ...);
-  if (!found)
-    fail(ErrorKind::type, what, ": dtype ", name(dtype), " is not supported; supported: ", names(Types<Ts...>{}));
+  if (!found) fail_unsupported(what, dtype, {dtype_of<Ts>::value...});
 }
 
 // The type in which values of type T are combined: float for half types.

@@ -1,6 +1,7 @@
 #include "core/simt_check.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <random>
 
@@ -34,6 +35,7 @@ Tracked::Cell& Tracked::cell(int64_t i) {
 }
 
 void Tracked::read(int64_t i) {
+  bound(i);
   Cell& c = cell(i);
   if (shared_ && c.writers.empty())
     fail(ErrorKind::runtime, launch_.where(), ": lane ", launch_.lane_, " reads shared array '", name, "' at [", i,
@@ -43,8 +45,9 @@ void Tracked::read(int64_t i) {
   note(c.readers, Kind::read);
 }
 
-void Tracked::write(int64_t i, bool same_value) {
-  if (same_value) return;
+void Tracked::write(int64_t i, const void* element, const void* value, size_t size) {
+  bound(i);
+  if (sharing == Sharing::idempotent && memcmp(element, value, size) == 0) return;
   Cell& c = cell(i);
   against(c.writers, i, Kind::write);
   against(c.readers, i, Kind::write);
@@ -54,6 +57,7 @@ void Tracked::write(int64_t i, bool same_value) {
 }
 
 void Tracked::atomic(int64_t i) {
+  bound(i);
   Cell& c = cell(i);
   against(c.writers, i, Kind::atomic);
   against(c.readers, i, Kind::atomic);
@@ -126,6 +130,8 @@ LaunchCheck::LaunchCheck(const char* kernel, Dim grid, int threads, int64_t shar
   }
 }
 
+LaunchCheck::~LaunchCheck() = default;
+
 int64_t LaunchCheck::begin_block(int64_t i) {
   block_ = block_order_[size_t(i)];
   phase_ = -1;
@@ -159,7 +165,14 @@ void LaunchCheck::same(bool equal) const {
     fail(ErrorKind::runtime, where(), ": lanes 0 and ", lane_, " disagree on a value that the whole block must share");
 }
 
-Tracked* LaunchCheck::find_global(const char* name, const void* data, int64_t n, Sharing sharing) {
+Tracked* LaunchCheck::add_shared(const char* name, int64_t n, int64_t used) {
+  require(used <= shared_bytes_, kernel_, ": shared arrays up to '", name, "' take ", used,
+          " bytes, the launch asked for ", shared_bytes_);
+  shared_.push_back(std::make_unique<Tracked>(*this, name, n, true, Sharing::exclusive));
+  return shared_.back().get();
+}
+
+Tracked* LaunchCheck::global(const char* name, const void* data, int64_t n, Sharing sharing) {
   auto& tracked = globals_[data];
   if (!tracked) tracked = std::make_unique<Tracked>(*this, name, n, false, sharing);
   return tracked.get();

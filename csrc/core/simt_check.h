@@ -66,9 +66,9 @@ class TP_EXPORT Tracked {
   const Sharing sharing;
 
   Tracked(LaunchCheck& launch, std::string name, int64_t n, bool shared, Sharing sharing);
-  void bound(int64_t i) const;
+  // Each of these checks the index first.
   void read(int64_t i);
-  void write(int64_t i, bool same_value);
+  void write(int64_t i, const void* element, const void* value, size_t size);
   void atomic(int64_t i);
   bool written(int64_t i) const { return !cells_[size_t(i)].writers.empty(); }
 
@@ -84,10 +84,12 @@ class TP_EXPORT Tracked {
   struct Cell {
     std::vector<Access> writers, readers;  // at most one per block: its latest phase, which implies the earlier ones
   };
+  void bound(int64_t i) const;
   void against(const std::vector<Access>& earlier, int64_t i, Kind kind) const;
   void note(std::vector<Access>& accesses, Kind kind);
   Cell& cell(int64_t i);
 
+  friend class LaunchCheck;
   LaunchCheck& launch_;
   const bool shared_;
   std::vector<Cell> cells_;
@@ -98,6 +100,7 @@ class TP_EXPORT LaunchCheck {
  public:
   // Returns null when no session is active.
   static std::unique_ptr<LaunchCheck> make(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
+  ~LaunchCheck();
 
   int64_t begin_block(int64_t i);  // returns which block runs i-th
   void end_block();
@@ -108,16 +111,11 @@ class TP_EXPORT LaunchCheck {
 
   template <class T>
   Tracked* shared(const char* name, T* data, int64_t n, int64_t used) {
-    require(used <= shared_bytes_, kernel_, ": shared arrays up to '", name, "' take ", used,
-            " bytes, the launch asked for ", shared_bytes_);
-    shared_.push_back(std::make_unique<Tracked>(*this, name, n, true, Sharing::exclusive));
-    describe(*shared_.back(), data, n);
-    return shared_.back().get();
+    Tracked* tracked = add_shared(name, n, used);
+    describe(*tracked, data, n);
+    return tracked;
   }
-  template <class T>
-  Tracked* global(const char* name, T* data, int64_t n, Sharing sharing) {
-    return find_global(name, static_cast<const void*>(data), n, sharing);
-  }
+  Tracked* global(const char* name, const void* data, int64_t n, Sharing sharing);
   void acquire(Tracked* flags, int64_t i);
   void release(Tracked* flags, int64_t i);
 
@@ -130,7 +128,7 @@ class TP_EXPORT LaunchCheck {
   using Clock = std::map<int64_t, Moment>;  // per block, how much of it happened before
 
   LaunchCheck(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
-  Tracked* find_global(const char* name, const void* data, int64_t n, Sharing sharing);
+  Tracked* add_shared(const char* name, int64_t n, int64_t used);
   std::string where() const;
   void observe();
   static void merge(Clock& into, const Clock& from);

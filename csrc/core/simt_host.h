@@ -22,17 +22,16 @@ class HostRef {
     return *p_;
   }
   void operator=(Value v) const&& {
-    if (tracked_) tracked_->write(i_, tracked_->sharing == Sharing::idempotent && same(*p_, v));
+    if (tracked_) tracked_->write(i_, p_, &v, sizeof(Value));
     *p_ = v;
   }
   void operator=(HostRef&& other) && { std::move(*this) = Value(std::move(other)); }
   void operator+=(Value v) const&& {
-    if (tracked_) tracked_->read(i_), tracked_->write(i_, false);
-    *p_ = Value(*p_ + v);
+    if (tracked_) tracked_->read(i_);
+    std::move(*this) = Value(*p_ + v);
   }
 
  private:
-  static bool same(const Value& a, const Value& b) { return memcmp(&a, &b, sizeof(Value)) == 0; }
   T* p_;
   Tracked* tracked_;
   int64_t i_;
@@ -42,17 +41,14 @@ template <class T>
 class HostArray {
  public:
   HostArray(T* data, Tracked* tracked) : data_(data), tracked_(tracked) {}
-  HostRef<T> operator[](int64_t i) const {
-    if (tracked_) tracked_->bound(i);
-    return HostRef<T>(data_ + i, tracked_, i);
-  }
+  HostRef<T> operator[](int64_t i) const { return HostRef<T>(data_ + i, tracked_, i); }
   template <class U>
   HostArray<U> as() const {
     return {reinterpret_cast<U*>(data_), tracked_};
   }
   template <class Op>
   T atomic(int64_t i, T v) const {
-    if (tracked_) tracked_->bound(i), tracked_->atomic(i);
+    if (tracked_) tracked_->atomic(i);
     const T before = data_[i];
     data_[i] = Op::combine(before, v);
     return before;
@@ -150,18 +146,14 @@ class HostBlock {
   int64_t used_ = 0;
 };
 
+// Calls run(kernel, block) for every block of the grid.
+TP_EXPORT void run_blocks(const char* name, Dim grid, int threads, int64_t shared_bytes, const void* kernel,
+                          void (*run)(const void* kernel, HostBlock& block));
+
 template <class Kernel>
 void run_on_host(const char* name, Dim grid, int threads, int64_t shared_bytes, const Kernel& kernel) {
-  const std::unique_ptr<LaunchCheck> check = LaunchCheck::make(name, grid, threads, shared_bytes);
-  const std::unique_ptr<double[]> pool(new double[size_t(shared_bytes / 8 + 3)]);
-  char* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(pool.get()) + 15) / 16 * 16);
-  const int64_t blocks = grid.x * grid.y * grid.z;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t id = check ? check->begin_block(i) : i;
-    HostBlock block(check.get(), {id % grid.x, id / grid.x % grid.y, id / (grid.x * grid.y)}, grid, threads, aligned);
-    kernel(block);
-    if (check) check->end_block();
-  }
+  run_blocks(name, grid, threads, shared_bytes, &kernel,
+             [](const void* given, HostBlock& block) { (*static_cast<const Kernel*>(given))(block); });
 }
 
 }  // namespace tp::simt

@@ -274,7 +274,7 @@ __attribute__((target("avx2"))) void reduce_chunks_avx2(const Threaded<E>& t, in
 }
 // For the few processors without AVX2: their vectors are not worth half of this file's compile time.
 template <Rows kind, class E>
-__attribute__((optimize("O1"))) void reduce_chunks_plain(const Threaded<E>& t, int64_t begin, int64_t end) {
+__attribute__((optimize("Os"))) void reduce_chunks_plain(const Threaded<E>& t, int64_t begin, int64_t end) {
   reduce_chunks<kind>(t, begin, end);
 }
 template <Rows kind, class E>

@@ -1,8 +1,8 @@
 // An operator of one's own in the kernels of torch_patterns, without torch: the greatest sum of neighbouring elements.
 //
-//     g++ -std=c++17 -Icsrc examples/cpp/own_operator.cpp csrc/core/simt_check.cpp -o own_operator
+//     g++ -std=c++17 -Icsrc examples/cpp/own_operator.cpp csrc/core/*.cpp -o own_operator
 //     nvcc -std=c++17 -x cu --expt-relaxed-constexpr -DTP_WITH_CUDA -Icsrc examples/cpp/own_operator.cpp
-//          csrc/core/simt_check.cpp -o own_operator                                             (one line)
+//          csrc/core/*.cpp -o own_operator                                                      (one line)
 //
 // Of a range of elements keep four numbers: its sum, the greatest sum of a beginning, of an end, and of any part. Of
 // two neighbouring ranges these follow from those of each, so they are a monoid, which does not commute; and a scan

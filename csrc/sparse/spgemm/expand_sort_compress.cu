@@ -267,7 +267,7 @@ class Expansion {
     if (a_.refuses(lists_.products)) return;
     if (lists_.products > std::numeric_limits<I>::max()) {
       fail(ErrorKind::value, a_.op, ": ", lists_.products, " products of entries are more than indices of ",
-           dtype_of<I>::name, " can count");
+           name(dtype_of<I>::value), " can count");
     }
     if (lists_.products == 0) return give_zeros();
     find_owners();
