@@ -66,8 +66,9 @@ inline bool is_for_hopper(const void* kernel, PerDevice& known) {
 }
 
 // Whether a kernel is compiled for devices with clusters and dependent launches (compute capability 9.0 and later); on
-// others its cluster barriers and waits do nothing. One answer serves all kernels of a signature, because all files are
-// compiled for the same devices.
+// others its cluster barriers and waits do nothing. One answer serves all kernels of a signature, which must be
+// compiled for the same devices: files named *_sm90a.cu and the rest are so where TORCH_CUDA_ARCH_LIST has 9.0, or no
+// Hopper runs.
 template <class... Parameters>
 bool is_for_hopper(void (*kernel)(Parameters...)) {
   static PerDevice known;
