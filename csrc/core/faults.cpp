@@ -23,6 +23,7 @@ struct Fault {
   const char* name;
   int64_t blocks;
   void (*body)(HostBlock& block, HostArray<float> x, HostArray<int> flags, HostArray<float> s);
+  Sharing sharing = Sharing::exclusive;  // of x
 };
 
 void fill(HostBlock& block, HostArray<float> s) {
@@ -81,6 +82,9 @@ const Fault all_faults[] = {
          if (t == 0) block.wait(flags, 1);
        });
      }},
+    // An addition is a race even if this time it changes nothing.
+    {"idempotent_add", 1, [](HostBlock& block, X x, Flags, X) { block.phase("count", [&](int) { x[0] += 0.0f; }); },
+     Sharing::idempotent},
     // The sum is passed on without a flag between writer and reader.
     {"missing_flag", 2,
      [](HostBlock& block, X x, Flags, X) {
@@ -96,7 +100,7 @@ struct FaultKernel {
   float* x;
   int* flags;
   void operator()(HostBlock& block) const {
-    const auto global = block.global("x", x, threads);
+    const auto global = block.global("x", x, threads, fault->sharing);
     const auto flag = block.global("flags", flags, threads);
     fault->body(block, global, flag, block.shared<float>("s", threads));
   }

@@ -47,7 +47,11 @@ void Tracked::read(int64_t i) {
 
 void Tracked::write(int64_t i, const void* element, const void* value, size_t size) {
   bound(i);
-  if (sharing == Sharing::idempotent && memcmp(element, value, size) == 0) return;
+  if (sharing != Sharing::idempotent || memcmp(element, value, size) != 0) write(i);
+}
+
+void Tracked::write(int64_t i) {
+  bound(i);
   Cell& c = cell(i);
   against(c.writers, i, Kind::write);
   against(c.readers, i, Kind::write);

@@ -68,7 +68,8 @@ class TP_EXPORT Tracked {
   Tracked(LaunchCheck& launch, std::string name, int64_t n, bool shared, Sharing sharing);
   // Each of these checks the index first.
   void read(int64_t i);
-  void write(int64_t i, const void* element, const void* value, size_t size);
+  void write(int64_t i);
+  void write(int64_t i, const void* element, const void* value, size_t size);  // writes a value of that many bytes
   void atomic(int64_t i);
   bool written(int64_t i) const { return !cells_[size_t(i)].writers.empty(); }
 

@@ -27,8 +27,8 @@ class HostRef {
   }
   void operator=(HostRef&& other) && { std::move(*this) = Value(std::move(other)); }
   void operator+=(Value v) const&& {
-    if (tracked_) tracked_->read(i_);
-    std::move(*this) = Value(*p_ + v);
+    if (tracked_) tracked_->read(i_), tracked_->write(i_);
+    *p_ = Value(*p_ + v);
   }
 
  private:
