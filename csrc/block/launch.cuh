@@ -67,8 +67,7 @@ inline bool is_for_hopper(const void* kernel, PerDevice& known) {
 
 // Whether a kernel is compiled for devices with clusters and dependent launches (compute capability 9.0 and later); on
 // others its cluster barriers and waits do nothing. One answer serves all kernels of a signature, which must be
-// compiled for the same devices: files named *_sm90a.cu and the rest are so where TORCH_CUDA_ARCH_LIST has 9.0, or no
-// Hopper runs.
+// compiled for the same devices: no signature is shared by a file named *_sm90a.cu and another one.
 template <class... Parameters>
 bool is_for_hopper(void (*kernel)(Parameters...)) {
   static PerDevice known;
@@ -116,6 +115,10 @@ inline void launch_kernel(const void* kernel, bool for_hopper, dim3 blocks, int 
 // thread must call wait_for_launch_before() before it touches memory that another launch may have written or may still
 // read. What it reads before that must come from other operators, and an ordinary launch of its own operator must
 // precede it, which starts when they have ended.
+//
+// A kernel that shares no memory with the previous launch may wait at its end instead. It starts when all blocks of
+// that launch have called allow_next_launch(); if they waited before, or if that launch is an ordinary one, the
+// launches before it have ended by then. Only the lines of the L1 cache may be older.
 template <class... Parameters>
 void launch_clusters(void (*kernel)(Parameters...), dim3 blocks, int cluster, int threads, int shared_bytes,
                      Context& context, std::common_type_t<Parameters>... arguments) {

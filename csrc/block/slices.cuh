@@ -1,23 +1,9 @@
-// The second half of a sum that many blocks share. The blocks leave sums over slices, [slices][n]; here these are added
-// up, in an order that depends only on the numbers of slices and sums, and rounded once.
+// sum_slices (slices.h) for sums that go to given indices.
 #pragma once
-#include <limits>
-
 #include "block/launch.cuh"
+#include "block/slices.h"
 
 namespace tp::block {
-
-// The number of slices that takes the least time if each of `tiles` blocks becomes as many, and `together` blocks run
-// at once: as many waves of blocks as needed, each as long as a slice and what begins and ends it. That takes about as
-// long as `ends` of the `steps` which are divided.
-inline int64_t fastest_slices(int64_t tiles, int64_t steps, int64_t ends, int64_t together) {
-  int64_t best = 1, least = std::numeric_limits<int64_t>::max();
-  for (int64_t slices = 1; slices <= min(steps, together); ++slices) {
-    const int64_t time = ceil_div(tiles * slices, together) * (ceil_div(steps, slices) + ends);
-    if (time < least) best = slices, least = time;
-  }
-  return best;
-}
 
 constexpr int slice_threads = 512;
 
@@ -58,21 +44,17 @@ __global__ void __launch_bounds__(slice_threads)
   if (at >= 0) out[at] = T(total);
 }
 
-struct SameIndex {
-  TP_HD int64_t operator()(int64_t i) const { return i; }
-};
-
-template <class A, class T, class IndexOf = SameIndex>
-void sum_slices(const A* sums, int64_t slices, int64_t n, T* out, Context& context, const IndexOf& index_of = {}) {
+template <class T, class IndexOf>
+void sum_slices(const acc_t<T>* sums, int64_t slices, int64_t n, T* out, Context& context, const IndexOf& index_of) {
   const auto launch = [&](auto kernel, int lanes) {
     const int64_t blocks = ceil_div(n * lanes, int64_t(slice_threads));
     launch_early(kernel, unsigned(blocks), slice_threads, 0, context, sums, slices, n, out, index_of);
   };
   constexpr int64_t enough = int64_t(1) << 19;  // threads that keep an H200 busy
   if (slices < 8 || n * 4 > enough) {
-    launch(add_slices<1, A, T, IndexOf>, 1);
+    launch(add_slices<1, acc_t<T>, T, IndexOf>, 1);
   } else {
-    n * 16 > enough ? launch(add_slices<4, A, T, IndexOf>, 4) : launch(add_slices<16, A, T, IndexOf>, 16);
+    n * 16 > enough ? launch(add_slices<4, acc_t<T>, T, IndexOf>, 4) : launch(add_slices<16, acc_t<T>, T, IndexOf>, 16);
   }
   check_launch("sum_slices");
 }

@@ -8,7 +8,7 @@
 #pragma once
 #include "block/launch.cuh"
 #include "block/load_store.cuh"
-#include "block/slices.cuh"
+#include "block/slices.h"
 #include "conv/divisor.h"
 #include "conv/elements.h"
 

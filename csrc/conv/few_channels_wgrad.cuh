@@ -2,7 +2,8 @@
 // channel. As in strips_wgrad.cuh, blocks store the sums of their slices, which a second kernel adds up in a fixed
 // order.
 #pragma once
-#include "block/slices.cuh"
+#include "block/launch.cuh"
+#include "block/slices.h"
 #include "block/warp.cuh"
 #include "conv/few_channels.cuh"
 

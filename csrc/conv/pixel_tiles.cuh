@@ -1,7 +1,7 @@
 // The kernels of register_tiled for any stride, dilation, padding and filter size. Tiles of pixels by maps are in
 // registers; everything else is read through the caches.
 #pragma once
-#include "block/slices.cuh"
+#include "block/slices.h"
 #include "block/warp.cuh"
 #include "conv/divisor.h"
 #include "conv/gather.h"

@@ -7,7 +7,7 @@
 // last images are still in the L2 cache.
 #pragma once
 #include "block/launch.cuh"
-#include "block/slices.cuh"
+#include "block/slices.h"
 #include "conv/pixel_runs.cuh"
 
 namespace tp::conv {

@@ -6,7 +6,8 @@
 // the block, and those of all blocks by a second kernel, both in an order that depends only on the shape, so the result
 // has the same bits in every run.
 #pragma once
-#include "block/slices.cuh"
+#include "block/launch.cuh"
+#include "block/slices.h"
 #include "block/warp.cuh"
 #include "conv/strips.cuh"
 

@@ -18,7 +18,7 @@
 #pragma once
 #include "block/launch.cuh"
 #include "block/pipeline.cuh"
-#include "block/slices.cuh"
+#include "block/slices.h"
 #include "block/tensor_map.cuh"
 #include "block/wgmma.cuh"
 #include "conv/lattice.h"

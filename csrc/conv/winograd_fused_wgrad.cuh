@@ -15,7 +15,7 @@
 // registers. Afterwards, the filters of the slices are added up in a fixed order.
 #pragma once
 #include "block/launch.cuh"
-#include "block/slices.cuh"
+#include "block/slices.h"
 #include "conv/gather.h"
 #include "conv/winograd_products.cuh"
 

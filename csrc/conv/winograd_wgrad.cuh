@@ -11,7 +11,7 @@
 
 #include "block/fma_tile.cuh"
 #include "block/launch.cuh"
-#include "block/slices.cuh"
+#include "block/slices.h"
 #include "conv/gather.h"
 #include "conv/winograd_transforms.h"
 

@@ -9,7 +9,8 @@
 #include "layers/linear.h"
 #ifdef __CUDACC__
 #include "block/factors.cuh"
-#include "block/slices.cuh"
+#include "block/launch.cuh"
+#include "block/slices.h"
 #include "layers/cut.h"
 #include "layers/short_inner.cuh"
 
