@@ -17,11 +17,13 @@ void balanced(const Args& args, Context& context) {
     part.rows = tp::min(args.rows - first, most);
     part.offsets = static_cast<const char*>(args.offsets) + first * (args.long_offsets ? 8 : 4);
     const Ends ends{first == 0, first + part.rows == args.rows};
-    Listed longer{block::Offsets(nullptr, false, 0, 0), nullptr, nullptr, 0};
     with_key_word(args.type, [&](auto type) {
-      longer = sort_segments_on_chip<typename decltype(type)::type>(part, ends, context);
+      using W = typename decltype(type)::type;
+      const Lists lists = classify_segments<W>(part, ends, context);
+      const Listed longest = lists.at(long_class);
+      if (longest.most) sort_long(part, &longest, context);
+      sort_classes<W>(part, lists, context);
     });
-    if (longer.most) sort_long(part, &longer, context);
   }
 }
 

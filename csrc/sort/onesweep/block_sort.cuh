@@ -10,7 +10,6 @@ namespace tp::sort::device {
 constexpr int block_items = 16, block_threads = 512;
 constexpr int least_block_threads = 128;
 constexpr int block_most = block_items * block_threads;  // indices fit in 16 bits
-constexpr int small_block_most = block_items * least_block_threads;
 
 template <class W>
 struct BlockSort {
@@ -166,13 +165,13 @@ class SegmentSorter {
 template <class W, bool indexed>
 __global__ __launch_bounds__(block_threads, 2) void block_sort_kernel(const __grid_constant__ BlockSort<W> a) {
   extern __shared__ __align__(16) char block_sort_pool[];
-  block::wait_for_launch_before();
   block::allow_next_launch();
   const int64_t count = a.segments.size();
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
     const auto range = a.segments.at(i);
     SegmentSorter<W, indexed>(block_sort_pool, range.n).run(a.moves, range.begin);
   }
+  block::wait_for_launch_before();
 }
 
 }  // namespace tp::sort::device

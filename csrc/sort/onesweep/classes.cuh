@@ -7,31 +7,17 @@
 
 namespace tp::sort::device {
 
-// Classes 0 to 5 are segments of up to 32, 64, ..., 1024 keys. Class 6 is what a small block can hold, class 7 what a
-// large block can hold, and class 8 the rest.
-constexpr int classes = 9, small_block_class = 6, block_class = 7, long_class = 8;
-constexpr int64_t least_of(int c) {
-  return c == block_class ? small_block_most + 1 : c == long_class ? short_most + 1 : (int64_t(lane_most) << c) + 1;
-}
-
-struct Lists {
-  unsigned* segments[classes];
-  int64_t most[classes];  // capacity of each list; segments that overlap may exceed it, and are then dropped
-  unsigned long long* counts;
-};
+constexpr int64_t least_of(int c) { return (int64_t(lane_most) << c) + 1; }
+static_assert(least_of(long_class) == short_most + 1, "each class has twice the length of the one before");
 
 template <class W>
 struct Classify {
   Moves<W> moves;
-  block::Offsets offsets;
   Lists lists;
   Ends ends;
 };
 
-TP_DEVICE inline int class_of(int64_t n) {
-  if (n > warp_most) return n > short_most ? long_class : n > small_block_most ? block_class : small_block_class;
-  return 27 - __clz(int(n) - 1);
-}
+TP_DEVICE inline int class_of(int64_t n) { return n > short_most ? long_class : 27 - __clz(int(n) - 1); }
 
 constexpr int classify_threads = 128, classify_items = 8;
 
@@ -41,7 +27,7 @@ TP_DEVICE void copy_outside(const Classify<W>& a, int64_t before, int64_t after)
   const int64_t first = int64_t(blockIdx.x) * classify_threads + int(threadIdx.x);
   const int64_t stride = int64_t(gridDim.x) * classify_threads;
   for (int64_t i = first; i < before; i += stride) a.moves.copy(i);
-  for (int64_t i = after + first; i < a.offsets.n; i += stride) a.moves.copy(i);
+  for (int64_t i = after + first; i < a.lists.offsets.n; i += stride) a.moves.copy(i);
 }
 
 template <class W, bool indexed>
@@ -57,8 +43,8 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
   block::allow_next_launch();
   // Read the offsets of this block's segments. Counting the long ones per class also gives each segment its slot within
   // the block.
-  const auto bound = a.offsets.bind(simt::Pointers{});
-  const int64_t segments = a.offsets.segments, step = int64_t(gridDim.x) * share;
+  const auto bound = a.lists.offsets.bind(simt::Pointers{});
+  const int64_t segments = a.lists.offsets.segments, step = int64_t(gridDim.x) * share;
   for (int64_t base = int64_t(blockIdx.x) * share; base < segments; base += step) {
     if (thread < classes) counts[thread] = 0;
     __syncthreads();
@@ -96,7 +82,7 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
     }
     __syncthreads();
   }
-  copy_outside(a, a.ends.first ? bound.begin(0) : 0, a.ends.last ? bound.begin(segments) : a.offsets.n);
+  copy_outside(a, a.ends.first ? bound.begin(0) : 0, a.ends.last ? bound.begin(segments) : a.lists.offsets.n);
 }
 
 }  // namespace tp::sort::device

@@ -1,6 +1,5 @@
-// The shortest segments: each is sorted by one lane, in registers. A warp handles 32 neighbouring segments. Those of
-// them that are short form contiguous runs of keys, between the long segments; the warp loads and stores each run
-// coalesced, through shared memory.
+// The shortest segments: each is sorted by one lane, in registers. A warp takes 32 neighbouring segments. It loads and
+// stores the keys of those that are short, 32 at a time and in order, through shared memory.
 #pragma once
 #include "core/op.h"
 #include "sort/onesweep/warp_sort.cuh"
@@ -21,45 +20,44 @@ class LaneSorter {
   struct Shared {
     W keys[lane_slot(most + lane_most)];
     uint16_t indices[indexed ? lane_slot(most + lane_most) : 1];
+    unsigned begins[lane_most];           // one bit per key, which is set if a segment begins there
+    int64_t distances[block::warp_size];  // of the segments that have keys
   };
 
  private:
   const Moves<W>& moves;
   Shared& s;
-  const int lane;
-  int64_t begin;
-  int n, first;    // the number of keys in this lane's segment (0 if it is long) and in those of lower lanes
-  unsigned heads;  // the lanes whose segment begins a run
-  unsigned ends;   // the lanes whose segment is not a continuation of the run before it
+  const int lane, n;  // n: the number of keys in this lane's segment, 0 if it is long
+  int first, count;   // the number of keys in the segments of lower lanes, and of all lanes
+  int64_t distance;   // how far the keys of this lane's segment are in memory from where they are in shared memory
 
  public:
   TP_DEVICE LaneSorter(const Moves<W>& moves, Shared& s, int lane, int64_t begin, int length)
-      : moves(moves), s(s), lane(lane), begin(begin), n(length > lane_most ? 0 : length) {
-    const int64_t end_before = block::shuffle_up(begin + n, 1);
-    const unsigned shorts = __ballot_sync(~0u, length <= lane_most);
-    heads = shorts & ~(shorts << 1 & __ballot_sync(~0u, lane > 0 && begin == end_before));
-    ends = heads | ~shorts;
-    first = block::inclusive_scan<Sum<int>>(n) - n;
+      : moves(moves), s(s), lane(lane), n(length > lane_most ? 0 : length) {
+    const int upto = block::inclusive_scan<Sum<int>>(n);
+    first = upto - n;
+    count = block::broadcast(upto, block::warp_size - 1);
+    distance = begin - first;
   }
 
   TP_DEVICE void run() {
-    // Load every run, 32 neighbouring keys at a time.
-    each_run([&](int64_t from, int to, int count) {
-      const W* const source = moves.keys + from + lane;
-      W* const target = s.keys + lane_slot(to + lane);
-      W key[lane_most];
-#pragma unroll
-      for (int u = 0; u < lane_most; ++u) {
-        if (u % 4 == 0 && u * block::warp_size >= count) break;
-        if (u * block::warp_size < count - lane) key[u] = source[u * block::warp_size];
+    if (count == 0) return;
+    const unsigned filled = __ballot_sync(~0u, n > 0);
+    const int64_t common = block::broadcast(distance, __ffs(int(filled)) - 1);
+    const bool together = __all_sync(~0u, n == 0 || distance == common);
+    if (together) {
+      distance = common;
+      load<true>();
+    } else {
+      if (lane < lane_most) s.begins[lane] = 0;
+      __syncwarp();
+      if (n > 0) {
+        atomicOr(s.begins + first / block::warp_size, 1u << first % block::warp_size);
+        s.distances[__popc(filled & ((1u << lane) - 1))] = distance;
       }
-#pragma unroll
-      for (int u = 0; u < lane_most; ++u) {
-        if (u % 4 == 0 && u * block::warp_size >= count) break;
-        if (u * block::warp_size < count - lane) target[u * pitch] = moves.template window_of<!indexed>(key[u]);
-      }
-    });
-    // Each lane sorts its segment, in registers.
+      __syncwarp();
+      load<false>();
+    }
     __syncwarp();
     if (__any_sync(~0u, n > lane_most / 2)) {
       sort<lane_most>();
@@ -67,42 +65,58 @@ class LaneSorter {
       sort<lane_most / 2>();
     }
     __syncwarp();
-    // Store every run.
-    each_run([&](int64_t from, int to, int count) {
-      if constexpr (indexed) {
-#pragma unroll 4
-        for (int i = lane; i < count; i += block::warp_size) {
-          const int index = s.indices[lane_slot(to + i)];
-          moves.put(from + i, from - to, index, s.keys[lane_slot(index)]);
-        }
-      } else {
-        const W* const source = s.keys + lane_slot(to + lane);
-        W* const target = moves.keys_out + from + lane;
-#pragma unroll
-        for (int u = 0; u < lane_most; ++u) {
-          if (u % 4 == 0 && u * block::warp_size >= count) break;
-          if (u * block::warp_size < count - lane) {
-            target[u * block::warp_size] = moves.template raw_of<true>(source[u * pitch]);
-          }
-        }
-      }
-    });
+    together ? store<true>() : store<false>();
     __syncwarp();
   }
 
  private:
-  // Calls f(begin in memory, begin in shared memory, number of keys) for each run.
-  template <class F>
-  TP_DEVICE void each_run(F f) {
-    for (unsigned left = heads; left; left &= left - 1) {
-      const int head = __ffs(int(left)) - 1;
-      const unsigned after = ends & (~1u << head);
-      const int last = after ? __ffs(int(after)) - 2 : block::warp_size - 1;
-      const int to = block::broadcast(first, head);
-      f(block::broadcast(begin, head), to, block::broadcast(first + n, last) - to);
+  // Calls f(u, distance) for the lane's keys, of which key u has the index u * 32 + lane. In memory the segments lie
+  // together if there is no long one between them; then all have the same distance.
+  template <bool together, int unroll, class F>
+  TP_DEVICE void each_key(F f) {
+    int last = -1;
+#pragma unroll unroll
+    for (int u = 0; u < lane_most; ++u) {
+      if (u % 4 == 0 && u * block::warp_size >= count) break;
+      if constexpr (together) {
+        if (u * block::warp_size < count - lane) f(u, distance);
+      } else {
+        const unsigned begins = s.begins[u];
+        if (u * block::warp_size < count - lane) f(u, s.distances[last + __popc(begins & (~0u >> (31 - lane)))]);
+        last += __popc(begins);
+      }
     }
   }
 
+  template <bool together>
+  TP_DEVICE void load() {
+    W key[lane_most];
+    const W* const source = moves.keys + lane;
+    each_key<together, lane_most>([&](int u, int64_t d) { key[u] = source[d + u * block::warp_size]; });
+    W* const target = s.keys + lane_slot(lane);
+#pragma unroll
+    for (int u = 0; u < lane_most; ++u) {
+      if (u % 4 == 0 && u * block::warp_size >= count) break;
+      if (u * block::warp_size < count - lane) target[u * pitch] = moves.template window_of<!indexed>(key[u]);
+    }
+  }
+
+  template <bool together>
+  TP_DEVICE void store() {
+    if constexpr (indexed) {
+      each_key<together, 4>([&](int u, int64_t d) {
+        const int i = u * block::warp_size + lane, index = s.indices[lane_slot(i)];
+        moves.put(d + i, d, index, s.keys[lane_slot(index)]);
+      });
+    } else {
+      const W* const source = s.keys + lane_slot(lane);
+      W* const target = moves.keys_out + lane;
+      each_key<together, lane_most>(
+          [&](int u, int64_t d) { target[d + u * block::warp_size] = moves.template raw_of<true>(source[u * pitch]); });
+    }
+  }
+
+  // Each lane sorts its segment, in registers.
   template <int items>
   TP_DEVICE void sort() {
     if constexpr (indexed) {

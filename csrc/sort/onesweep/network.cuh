@@ -137,7 +137,6 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
   __shared__ T sorted[warps][block::warp_size * pitch];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   T* const mine = sorted[warp];
-  block::wait_for_launch_before();
   block::allow_next_launch();
 #pragma unroll 1
   for (int c = 0; c < a.classes; ++c) {
@@ -176,6 +175,7 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
       __syncwarp();
     }
   }
+  block::wait_for_launch_before();
 }
 
 // group_most is the most keys with payloads that a group of lanes sorts; warp_most is the most that a warp sorts.

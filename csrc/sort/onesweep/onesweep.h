@@ -35,12 +35,28 @@ void sort_long(const Args&, const Listed*, Context&);
 template <class W, bool floating>
 void sort_long(const Args&, const Listed*, Context&);
 
-// Sorts the rows or segments that fit on chip, by methods that depend on their lengths. It leaves longer segments alone
-// and returns a list of them.
+// Sorts rows that fit on chip, by a method that depends on their length.
 template <class W>
 void sort_rows_on_chip(const Args&, Context&);
+
+// Segments by class of length: class 0 are segments of up to 32 keys, and each class has twice the length of the one
+// before, up to 8192 keys. The last class has the rest.
+constexpr int classes = 10, long_class = classes - 1;
+struct Lists {
+  block::Offsets offsets;
+  unsigned* segments[classes];
+  int64_t most[classes];  // capacity of each list; segments that overlap may exceed it, and are then dropped
+  unsigned long long* counts;
+
+  Listed at(int c) const { return {offsets, segments[c], counts + c, most[c]}; }
+};
+
+// Sorts segments of up to 16 keys, and lists the others.
 template <class W>
-Listed sort_segments_on_chip(const Args&, Ends, Context&);
+Lists classify_segments(const Args&, Ends, Context&);
+// Sorts the listed segments that fit on chip, which are all but those of the last class.
+template <class W>
+void sort_classes(const Args&, const Lists&, Context&);
 
 // The length of the longest row or segment that can be sorted on chip.
 constexpr int64_t short_most = 8192;

@@ -1,31 +1,33 @@
 // Segments of keys that are sorted on chip: where they are, and how their keys and payloads are loaded and stored.
 #pragma once
 #include "block/offsets.h"
-#include "sort/sort.h"
+#include "sort/onesweep/onesweep.h"
 
 namespace tp::sort::device {
 
 // The segments of one length class, or all rows.
 struct Segments {
-  block::Offsets offsets;
-  int64_t rows, n;       // rows of equal length, if there is no list
-  const unsigned* list;  // the numbers of `count` segments, of which at most `most` are used
-  const unsigned long long* count;
-  int64_t most;
+  Listed listed;
+  int64_t rows, n;  // rows of equal length, if there is no list
+  bool early;       // whether the kernel may start while the launch before it is still running (short.cu)
 
   static Segments of_rows(const Args& args) {
-    return {block::Offsets(nullptr, false, 0, 0), args.rows, args.n, nullptr, nullptr, 0};
+    return {{block::Offsets(nullptr, false, 0, 0), nullptr, nullptr, 0}, args.rows, args.n, false};
   }
+  int64_t most() const { return listed.segments ? listed.most : rows; }
   struct Range {
     int64_t begin;
     int n;
   };
 #ifdef __CUDACC__
-  TP_DEVICE int64_t size() const { return list ? tp::min(int64_t(*count), most) : rows; }
+  // A kernel that starts early has not waited for the list, so it does not read it from the L1 cache.
+  TP_DEVICE int64_t size() const {
+    return listed.segments ? tp::min(int64_t(__ldcg(listed.count)), listed.most) : rows;
+  }
   TP_DEVICE Range at(int64_t i) const {
-    if (!list) return {i * n, int(n)};
-    const auto bound = offsets.bind(simt::Pointers{});
-    const int64_t segment = list[i], begin = bound.begin(segment);
+    if (!listed.segments) return {i * n, int(n)};
+    const auto bound = listed.offsets.bind(simt::Pointers{});
+    const int64_t segment = __ldcg(listed.segments + i), begin = bound.begin(segment);
     return {begin, int(bound.end(segment) - begin)};
   }
 #endif

@@ -155,13 +155,13 @@ __global__ __launch_bounds__(warp_sort_threads,
   using Sorter = WarpSorter<W, items>;
   __shared__ typename Sorter::Shared pool[warps];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
-  block::wait_for_launch_before();
   block::allow_next_launch();
   const int64_t count = a.segments.size();
   for (int64_t i = int64_t(blockIdx.x) * warps + warp; i < count; i += int64_t(gridDim.x) * warps) {
     const auto range = a.segments.at(i);
     Sorter(pool[warp], lane, range.n).run(a.moves, range.begin);
   }
+  block::wait_for_launch_before();
 }
 
 }  // namespace tp::sort::device
