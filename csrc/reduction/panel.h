@@ -125,19 +125,6 @@ struct FilledRow {
 template <int n>
 using Count = std::integral_constant<int, n>;
 
-// Prefetches what comes after `rows` rows that are about to be read: the processor itself stops at the end of a page.
-template <int rows, class In, int lanes>
-TP_INLINE void prefetch_rows(const Panel<In, 1, lanes>& p, int64_t r) {
-  constexpr int64_t line = 64 / sizeof(In);
-  const int64_t ahead = lanes > 0 ? 4096 / sizeof(In) : rows * p.pitch;
-  for (int i = 0; i < rows; ++i) {
-    const In* const x = p.x + (r + i) * p.pitch + ahead;
-    for (int64_t l = 0; l < p.width(); l += line) __builtin_prefetch(x + l);
-  }
-}
-template <int rows, class In, int lanes>
-TP_INLINE void prefetch_rows(const Panel<In, 0, lanes>&, int64_t) {}
-
 // Calls f(panel, lane, first row, number of rows, at most `most`), where `panel` has these rows.
 template <int most, class In, int step_, int lanes_, class F>
 TP_INLINE void each_step(const Panel<In, step_, lanes_>& p, F f) {
@@ -149,12 +136,7 @@ TP_INLINE void each_step(const Panel<In, step_, lanes_>& p, F f) {
       for (int64_t l = 0; l < lanes; ++l) f(p, l, r, count);
       r += count;
     };
-    // Of wide panels, only those that are too large for the cache.
-    const bool prefetches = lanes_ > 0 || p.rows * p.pitch * int64_t(sizeof(In)) >= int64_t(1) << 19;
-    while (r + most <= p.rows) {
-      if (prefetches) prefetch_rows<most>(p, r);
-      step(p.width(), Count<most>{});
-    }
+    while (r + most <= p.rows) step(p.width(), Count<most>{});
     if (most > 4 && r + 4 <= p.rows) step(p.width(), Count<tp::min(most, 4)>{});
     while (r < p.rows) step(p.width(), Count<1>{});
     if constexpr (lanes_ > 0) {
@@ -174,7 +156,9 @@ TP_INLINE typename M::Acc tree(const P& p, int64_t r, int64_t l) {
   if constexpr (count == 1) {
     return operand<M>(p.at(r, l), 0, mirrored);
   } else {
-    return M::combine(tree<M, count / 2, mirrored>(p, r, l), tree<M, count / 2, mirrored>(p, r + count / 2, l));
+    // Read first, because processors prefetch what is read in ascending order.
+    const auto earlier = tree<M, count / 2, mirrored>(p, r, l);
+    return M::combine(earlier, tree<M, count / 2, mirrored>(p, r + count / 2, l));
   }
 }
 
