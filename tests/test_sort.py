@@ -343,7 +343,7 @@ def test_lexsort_as_numpy(device):
 
 
 # On CUDA: what a few lanes, a warp, and blocks hold, and what takes two tiles.
-ON_CHIP = (4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192, 8448)
+ON_CHIP = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 8448)
 
 
 @pytest.mark.parametrize("rows", [1, 700], ids=str)
