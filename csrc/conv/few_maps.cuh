@@ -8,7 +8,7 @@
 #pragma once
 #include "block/load_store.cuh"
 #include "conv/gather.h"
-#include "conv/relayout.cuh"
+#include "conv/relayout.h"
 
 namespace tp::conv {
 

@@ -13,11 +13,10 @@
 #include "block/load_store.cuh"
 #include "block/pipeline.cuh"
 #include "conv/gather.h"
-#include "conv/relayout.cuh"
+#include "conv/packed_filters.h"
+#include "conv/relayout.h"
 
 namespace tp::conv {
-
-constexpr int pack_threads = 256, pack_blocks = 512, pack_taps = 9;
 
 // The distances between the rows of the filters, packed or not: of groups, lines (maps or channels) and taps.
 struct FilterStrides {
@@ -37,79 +36,6 @@ struct GatherGemm {
   int64_t row_phases, col_phases, tiles, map_blocks;
   TP_HD int64_t blocks() const { return row_phases * col_phases * tiles * map_blocks * g.groups; }
 };
-
-// Packs the filters as packed[group][tap][channel][map], or as packed[group][tap][map][channel] if `by_map`. The last
-// dimension is padded to `width` with zeros. A thread takes all taps of one channel and map, which are contiguous.
-template <class T>
-__global__ void __launch_bounds__(pack_threads)
-    pack_filters(const Gather<T> g, bool by_map, int64_t width, T* packed, int* odd) {
-  block::allow_next_launch();
-  const int64_t lines = by_map ? g.maps : g.depth, taps = g.rows.kernel * g.cols.kernel;
-  bool found = false;
-  for (int64_t i = int64_t(blockIdx.x) * pack_threads + threadIdx.x; i < g.groups * lines * width;
-       i += int64_t(gridDim.x) * pack_threads) {
-    int64_t column = i, line = divide(column, width), group = divide(line, lines);
-    const int64_t map = by_map ? line : column, c = by_map ? column : line;
-    const bool exists = map < g.maps && c < g.depth;
-    const T* const from = g.weight + (exists ? g.weight_at(group, map, c, 0, 0) : 0);
-    T* const to = packed + (group * taps * lines + line) * width + column;
-    for (int64_t first = 0; first < taps; first += pack_taps) {
-      T values[pack_taps];  // loaded before any is stored
-#pragma unroll
-      for (int k = 0; k < pack_taps; ++k) {
-        values[k] = exists && first + k < taps ? from[(first + k) * g.tap_stride] : T(0.0f);
-      }
-#pragma unroll
-      for (int k = 0; k < pack_taps; ++k) {
-        found = found || !is_finite(acc_t<T>(values[k]));
-        if (first + k < taps) to[(first + k) * lines * width] = values[k];
-      }
-    }
-  }
-  found = __syncthreads_or(found);
-  if (threadIdx.x == 0) odd[blockIdx.x] = found;
-}
-
-// The same for dgrad by map, where the rows to write are columns of the matrix [maps of conv2d, its taps and channels]
-// that the filters are in memory: shared memory holds a tile of it.
-template <class T>
-__global__ void __launch_bounds__(pack_threads)
-    transpose_filters(const Gather<T> g, int64_t width, T* packed, int* odd) {
-  block::allow_next_launch();
-  constexpr int lines = 64, columns = 32;
-  __shared__ T tile[columns][lines + 2];
-  const int64_t taps = g.rows.kernel * g.cols.kernel, length = g.maps * taps,
-                across = ceil_div(length, int64_t(columns)), down = ceil_div(width, int64_t(lines));
-  const int t = int(threadIdx.x);
-  bool found = false;
-  for (int64_t i = blockIdx.x; i < g.groups * down * across; i += gridDim.x) {
-    int64_t column = i, line = divide(column, across), group = divide(line, down);
-    column *= columns, line *= lines;
-#pragma unroll
-    for (int k = t; k < lines * columns; k += pack_threads) {
-      const int64_t depth = line + k / columns, at = column + k % columns;
-      const bool exists = depth < g.depth && at < length;
-      const T value = exists ? g.weight[group * g.group_stride + depth * length + at] : T(0.0f);
-      found = found || !is_finite(acc_t<T>(value));
-      tile[k % columns][k / columns] = value;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = t; k < lines * columns; k += pack_threads) {
-      int64_t at = column + k / lines;
-      const int64_t depth = line + k % lines;
-      if (at >= length || depth >= width) continue;
-      if (g.tap_stride == 1) {  // taps are neighbours; the result has a matrix per tap
-        const int64_t map = divide(at, taps);
-        at = at * g.maps + map;
-      }
-      packed[(group * length + at) * width + depth] = tile[k / lines][k % lines];
-    }
-    __syncthreads();
-  }
-  found = __syncthreads_or(found);
-  if (t == 0) odd[blockIdx.x] = found;
-}
 
 // The share of a block: one tile of the pixels of one phase, for one block of maps of one group.
 struct GatherShare {
@@ -341,13 +267,7 @@ GatherGemm<T> gather_gemm(const Gather<T>& g, bool by_map, int64_t multiple, Con
   const int64_t taps = g.rows.kernel * g.cols.kernel, lines = by_map ? g.maps : g.depth;
   T* const packed = context.workspace<T>(g.groups * taps * lines * work.width);
   int* const odd = context.workspace<int>(pack_blocks);
-  const auto stream = cudaStream_t(context.stream);
-  if (by_map && g.pass == Pass::dgrad) {
-    transpose_filters<<<pack_blocks, pack_threads, 0, stream>>>(g, work.width, packed, odd);
-  } else {
-    pack_filters<<<pack_blocks, pack_threads, 0, stream>>>(g, by_map, work.width, packed, odd);
-  }
-  check_launch("pack_filters");
+  pack_filters(g, by_map, work.width, packed, odd, context);
   work.filters = packed;
   work.filter_strides = {taps * lines * work.width, work.width, lines * work.width};
   work.odd = odd;

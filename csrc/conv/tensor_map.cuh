@@ -1,7 +1,7 @@
 // Tensor maps of batches of images, and their copies (block/tensor_map.cuh).
 #pragma once
 #include "block/tensor_map.cuh"
-#include "conv/relayout.cuh"
+#include "conv/relayout.h"
 
 namespace tp::conv {
 

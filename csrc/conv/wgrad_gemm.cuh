@@ -14,7 +14,7 @@
 #include "block/pipeline.cuh"
 #include "block/slices.cuh"
 #include "conv/gather_fma.cuh"
-#include "conv/relayout.cuh"
+#include "conv/relayout.h"
 #include "conv/tensor_cores.cuh"
 
 namespace tp::conv {

@@ -1,11 +1,10 @@
-// Converts images between layouts. A kernel may need the channels of a pixel next to each other, or the pixels of a
-// channel; if the caller has the other layout, it gets a copy in a workspace, which takes one pass over the memory.
-#pragma once
+#include "conv/relayout.h"
+#ifdef __CUDACC__
 #include "block/load_store.cuh"
 #include "block/transpose_images.h"
-#include "conv/gather.h"
 
 namespace tp::conv {
+namespace {
 
 constexpr int relayout_threads = 256;
 // A row of so many vectors of channels, and so few channels, are written by one thread per vector or pixel: tiles would
@@ -61,42 +60,37 @@ __global__ void __launch_bounds__(relayout_threads)
   }
 }
 
-// A batch with the channels of a pixel next to each other, those of each group padded with zeros to vectors of 16
-// bytes. If the batch already has this layout, it is used as it is; otherwise it is copied.
-template <class T>
-struct ChannelsLast {
-  const T* data;
-  int64_t image, row, col, group;  // strides
-  ChannelsLast(const T* from, const Strides& strides, int64_t n, int64_t groups, int64_t channels, int64_t rows,
-               int64_t cols, Context& context)
-      : data(from) {
-    constexpr int width = 16 / int(sizeof(T));
-    group = ceil_div(channels, int64_t(width)) * width;
-    col = groups * group;
-    row = cols * col;
-    image = rows * row;
-    const bool as_it_lies = strides.channel == 1 && group == channels;
-    if (as_it_lies && reinterpret_cast<uintptr_t>(from) % 16 == 0) return;
-    T* const to = context.workspace<T>(n * image);
-    const auto stream = cudaStream_t(context.stream);
-    const bool one_run = strides.channel == 1;  // the groups of all pixels follow one another
-    if (one_run || (group <= few_vectors * width && groups <= 65535)) {
-      const int64_t images = one_run ? 1 : n, pixels = (one_run ? n * groups : 1) * rows * cols;
-      const auto vectors = unsigned(min(group / int64_t(width), int64_t(relayout_threads)));
-      const dim3 threads(vectors, relayout_threads / vectors);
-      const auto blocks = unsigned(min(ceil_div(images * pixels, int64_t(threads.y) * pixels_at_once), max_grid));
-      pad_channels<T, width><<<dim3(blocks, one_run ? 1 : unsigned(groups)), threads, 0, stream>>>(
-          from, strides.image, one_run ? channels : 1, strides.channel, images, pixels, int(channels), int(group), to);
-    } else {
-      const block::Images images{n, groups, channels, rows * cols, strides.image, strides.channel, group};
-      block::transpose_images(from, images, to, sizeof(T), context);
-    }
-    check_launch("relayout");
-    data = to;
-  }
-};
+}  // namespace
 
-// Returns the same batch map by map, as a copy if needed.
+template <class T>
+ChannelsLast<T>::ChannelsLast(const T* from, const Strides& strides, int64_t n, int64_t groups, int64_t channels,
+                              int64_t rows, int64_t cols, Context& context)
+    : data(from) {
+  constexpr int width = 16 / int(sizeof(T));
+  group = ceil_div(channels, int64_t(width)) * width;
+  col = groups * group;
+  row = cols * col;
+  image = rows * row;
+  const bool as_it_lies = strides.channel == 1 && group == channels;
+  if (as_it_lies && reinterpret_cast<uintptr_t>(from) % 16 == 0) return;
+  T* const to = context.workspace<T>(n * image);
+  const auto stream = cudaStream_t(context.stream);
+  const bool one_run = strides.channel == 1;  // the groups of all pixels follow one another
+  if (one_run || (group <= few_vectors * width && groups <= 65535)) {
+    const int64_t images = one_run ? 1 : n, pixels = (one_run ? n * groups : 1) * rows * cols;
+    const auto vectors = unsigned(min(group / int64_t(width), int64_t(relayout_threads)));
+    const dim3 threads(vectors, relayout_threads / vectors);
+    const auto blocks = unsigned(min(ceil_div(images * pixels, int64_t(threads.y) * pixels_at_once), max_grid));
+    pad_channels<T, width><<<dim3(blocks, one_run ? 1 : unsigned(groups)), threads, 0, stream>>>(
+        from, strides.image, one_run ? channels : 1, strides.channel, images, pixels, int(channels), int(group), to);
+  } else {
+    const block::Images images{n, groups, channels, rows * cols, strides.image, strides.channel, group};
+    block::transpose_images(from, images, to, sizeof(T), context);
+  }
+  check_launch("relayout");
+  data = to;
+}
+
 template <class T>
 const T* channels_first(const T* from, const Strides& strides, int64_t n, int64_t channels, int64_t pixels,
                         Context& context) {
@@ -113,4 +107,14 @@ const T* channels_first(const T* from, const Strides& strides, int64_t n, int64_
   return to;
 }
 
+template struct ChannelsLast<half>;
+template struct ChannelsLast<bfloat16>;
+template struct ChannelsLast<float>;
+template struct ChannelsLast<double>;
+template const half* channels_first(const half*, const Strides&, int64_t, int64_t, int64_t, Context&);
+template const bfloat16* channels_first(const bfloat16*, const Strides&, int64_t, int64_t, int64_t, Context&);
+template const float* channels_first(const float*, const Strides&, int64_t, int64_t, int64_t, Context&);
+template const double* channels_first(const double*, const Strides&, int64_t, int64_t, int64_t, Context&);
+
 }  // namespace tp::conv
+#endif
