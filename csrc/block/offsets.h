@@ -18,6 +18,10 @@ struct BoundOffsets {
   TP_HD int64_t begin(int64_t i) const {
     if (i < 0) return 0;
     if (i > segments) return n;
+    return inside(i);
+  }
+  // The same for i from 0 to `segments`.
+  TP_HD int64_t inside(int64_t i) const {
     if (mirrored) i = segments - i;
     const int64_t value = tp::max(int64_t(0), tp::min(n, given(i)));
     return mirrored ? n - value : value;

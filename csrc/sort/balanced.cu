@@ -1,8 +1,9 @@
-// The production sort of segments on CUDA. A first launch sorts the shortest segments and writes every other segment to
-// a list for its length class. Each list is then sorted by the method that is fastest at that length: a network over a
-// group of lanes, a block in shared memory, or, beyond 8192 keys, the passes of sort's onesweep over all long segments
-// at once. Only the device knows the lengths of the lists; persistent blocks take segments from a list until it is
-// empty.
+// The production sort of segments on CUDA. A first launch sorts the shortest segments and lists every other segment by
+// length class. Each list is then sorted by the method that is fastest at that length: a network over a group of lanes
+// or a block, digit by digit in shared memory if there are payloads, or, beyond 8192 keys, the passes of sort's
+// onesweep over all long segments at once. Where one pass over the highest digits leaves buckets that fit on chip,
+// these join the lists instead of taking the other passes. Only the device knows the lengths of the lists; persistent
+// blocks take segments from a list until it is empty.
 #include "sort/sort.h"
 #ifdef __CUDACC__
 #include "sort/onesweep/onesweep.h"
@@ -20,8 +21,7 @@ void balanced(const Args& args, Context& context) {
     with_key_word(args.type, [&](auto type) {
       using W = typename decltype(type)::type;
       const Lists lists = classify_segments<W>(part, ends, context);
-      const Listed longest = lists.at(long_class);
-      if (longest.most) sort_long(part, &longest, context);
+      if (lists.most[long_class]) sort_long(part, &lists, context);
       sort_classes<W>(part, lists, context);
     });
   }

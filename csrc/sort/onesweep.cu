@@ -10,14 +10,14 @@
 
 namespace tp::sort {
 
-void device::sort_long(const Args& args, const Listed* listed, Context& context) {
+void device::sort_long(const Args& args, const Lists* lists, Context& context) {
   const bool floating = args.type.kind == KeyKind::floating;
   with_key_word(args.type, [&](auto type) {
     using W = typename decltype(type)::type;
     if constexpr (sizeof(W) > 1) {
-      if (floating) return sort_long<W, true>(args, listed, context);
+      if (floating) return sort_long<W, true>(args, lists, context);
     }
-    sort_long<W, false>(args, listed, context);
+    sort_long<W, false>(args, lists, context);
   });
 }
 

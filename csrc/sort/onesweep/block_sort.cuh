@@ -168,8 +168,8 @@ __global__ __launch_bounds__(block_threads, 2) void block_sort_kernel(const __gr
   block::allow_next_launch();
   const int64_t count = a.segments.size();
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
-    const auto range = a.segments.at(i);
-    SegmentSorter<W, indexed>(block_sort_pool, range.n).run(a.moves, range.begin);
+    const Range range = a.segments.at(i);
+    SegmentSorter<W, indexed>(block_sort_pool, range.n()).run(a.moves, range.begin());
   }
   block::wait_for_launch_before();
 }

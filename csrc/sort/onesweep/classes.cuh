@@ -7,8 +7,7 @@
 
 namespace tp::sort::device {
 
-constexpr int64_t least_of(int c) { return (int64_t(lane_most) << c) + 1; }
-static_assert(least_of(long_class) == short_most + 1, "each class has twice the length of the one before");
+static_assert(least_of(0) == lane_most + 1);
 
 template <class W>
 struct Classify {
@@ -16,8 +15,6 @@ struct Classify {
   Lists lists;
   Ends ends;
 };
-
-TP_DEVICE inline int class_of(int64_t n) { return n > short_most ? long_class : 27 - __clz(int(n) - 1); }
 
 constexpr int classify_threads = 128, classify_items = 8;
 
@@ -35,31 +32,31 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
   constexpr int share = classify_threads * classify_items;
   __shared__ unsigned counts[classes];
   __shared__ unsigned long long list_begins[classes];
-  __shared__ int64_t begins[classify_items][classify_threads];
-  __shared__ int lengths[classify_items][classify_threads];  // clamped to lane_most + 1
+  __shared__ int64_t begins[share + 1];
   using Sorter = LaneSorter<W, indexed>;
   __shared__ typename Sorter::Shared pool[classify_threads / block::warp_size];
-  const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
+  const int thread = int(threadIdx.x), lane = thread % block::warp_size, warp = network_warp();
   block::allow_next_launch();
-  // Read the offsets of this block's segments. Counting the long ones per class also gives each segment its slot within
-  // the block.
   const auto bound = a.lists.offsets.bind(simt::Pointers{});
   const int64_t segments = a.lists.offsets.segments, step = int64_t(gridDim.x) * share;
   for (int64_t base = int64_t(blockIdx.x) * share; base < segments; base += step) {
+    // Read the offsets of this block's segments. Segments after the last one are empty.
+#pragma unroll
+    for (int k = 0; k < classify_items; ++k) {
+      begins[k * classify_threads + thread] = bound.inside(tp::min(base + k * classify_threads + thread, segments));
+    }
+    if (thread == 0) begins[share] = bound.inside(tp::min(base + share, segments));
     if (thread < classes) counts[thread] = 0;
     __syncthreads();
-    int64_t length[classify_items];
+    // Counting the long segments per class also gives each its slot within the block.
+    const auto length = [&](int k) {
+      const int64_t* const at = begins + k * classify_threads + thread;
+      return tp::max(at[1] - at[0], int64_t(0));
+    };
     unsigned slot[classify_items];
 #pragma unroll
     for (int k = 0; k < classify_items; ++k) {
-      const int64_t segment = base + k * classify_threads + thread, begin = bound.begin(segment);
-      length[k] = segment < segments ? bound.end(segment) - begin : 0;
-      begins[k][thread] = begin;
-      lengths[k][thread] = int(tp::min(length[k], int64_t(lane_most + 1)));
-    }
-#pragma unroll
-    for (int k = 0; k < classify_items; ++k) {
-      if (length[k] > lane_most) slot[k] = atomicAdd(counts + class_of(length[k]), 1u);
+      if (length(k) > lane_most) slot[k] = atomicAdd(counts + class_of(length(k)), 1u);
     }
     // Reserve room in the lists, by one atomic per block and class.
     __syncthreads();
@@ -67,18 +64,23 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
       list_begins[thread] = atomicAdd(a.lists.counts + thread, static_cast<unsigned long long>(counts[thread]));
     }
     __syncthreads();
-// Append the long segments to their lists.
+    // Append the long segments to their lists. Sort the short ones, a warp's 32 neighbouring segments at a time.
 #pragma unroll
     for (int k = 0; k < classify_items; ++k) {
-      if (length[k] <= lane_most) continue;
-      const int c = class_of(length[k]);
+      if (length(k) <= lane_most) continue;
+      const int c = class_of(length(k));
       const int64_t at = int64_t(list_begins[c] + slot[k]);
-      if (at < a.lists.most[c]) a.lists.segments[c][at] = unsigned(base + k * classify_threads + thread);
+      if (at >= a.lists.most[c]) continue;
+      if (c == long_class) {
+        a.lists.longest[at] = unsigned(base + k * classify_threads + thread);
+      } else {
+        a.lists.ranges[c][at] = Range::of(begins[k * classify_threads + thread], int(length(k)));
+      }
     }
-// Sort the short segments, one lane per segment, a warp's 32 neighbouring segments at a time.
 #pragma unroll 1
     for (int k = 0; k < classify_items; ++k) {
-      Sorter(a.moves, pool[warp], lane, begins[k][thread], lengths[k][thread]).run();
+      Sorter(a.moves, pool[warp], lane, begins[k * classify_threads + thread], length(k))
+          .run(__any_sync(~0u, length(k) > lane_most));
     }
     __syncthreads();
   }

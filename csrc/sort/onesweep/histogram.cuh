@@ -3,6 +3,7 @@
 // passes have to move keys.
 #pragma once
 #include "sort/onesweep/digits.cuh"
+#include "sort/onesweep/onesweep.h"
 
 namespace tp::sort::device {
 
@@ -105,13 +106,20 @@ class HistogramBlock {
     }
   }
 
-  // Turns the counts of a segment into start positions: one thread per digit, for several passes at once.
+  // Turns the counts of a segment into start positions: one thread per digit, for several passes at once, from the last
+  // pass on. If all keys with equal highest digits fit on chip, only the last pass moves the keys of the segment.
   TP_DEVICE void finish(const Tile& t) {
     const int warp = thread / block::warp_size, lane = thread % block::warp_size;
+    bool divided = false;
 #pragma unroll 1
     for (int e = thread; e - thread < a.passes * radix; e += Shape::threads) {
-      const bool exists = e < a.passes * radix;
-      const unsigned long long own = exists ? __ldcg(counts(t) + e) : 0;
+      const int pass = a.passes - 1 - e / radix;
+      unsigned long long* const count = counts(t) + pass * radix + e % radix;
+      const unsigned long long own = pass >= 0 ? __ldcg(count) : 0;
+      if (e == thread && a.problems.divides) {
+        divided = !__syncthreads_or(thread < radix && own > static_cast<unsigned long long>(short_most));
+        if (thread == 0) a.problems.list[t.segment].divided = divided;
+      }
       unsigned long long upto = own;
 #pragma unroll
       for (int stride = 1; stride < block::warp_size; stride *= 2) {
@@ -120,11 +128,12 @@ class HistogramBlock {
       }
       if (lane == block::warp_size - 1) sums[warp] = upto;
       __syncthreads();
-      if (exists) {
+      if (pass >= 0) {
 #pragma unroll 1
         for (int w = warp / warps * warps; w < warp; ++w) upto += sums[w];
-        counts(t)[e] = upto - own;
-        if (own && own != static_cast<unsigned long long>(t.n)) atomicOr(a.state.active, 1u << (e / radix));
+        *count = upto - own;
+        const bool moves = own && own != static_cast<unsigned long long>(t.n) && (!divided || pass == a.passes - 1);
+        if (moves) atomicOr(a.state.active, 1u << pass);
       }
       __syncthreads();
     }

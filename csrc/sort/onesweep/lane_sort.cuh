@@ -1,5 +1,7 @@
 // The shortest segments: each is sorted by one lane, in registers. A warp takes 32 neighbouring segments. It loads and
-// stores the keys of those that are short, 32 at a time and in order, through shared memory.
+// stores the keys of those that are short, 32 at a time and in order, through shared memory. Keys without payloads
+// leave out shared memory if there are long segments between the short ones: these usually have few keys then, and it
+// costs less that each lane loads and stores its own.
 #pragma once
 #include "core/op.h"
 #include "sort/onesweep/warp_sort.cuh"
@@ -28,27 +30,24 @@ class LaneSorter {
   const Moves<W>& moves;
   Shared& s;
   const int lane, n;  // n: the number of keys in this lane's segment, 0 if it is long
-  int first, count;   // the number of keys in the segments of lower lanes, and of all lanes
-  int64_t distance;   // how far the keys of this lane's segment are in memory from where they are in shared memory
+  const int64_t begin;
+  int first, count;  // the number of keys in the segments of lower lanes, and of all lanes
 
  public:
-  TP_DEVICE LaneSorter(const Moves<W>& moves, Shared& s, int lane, int64_t begin, int length)
-      : moves(moves), s(s), lane(lane), n(length > lane_most ? 0 : length) {
+  TP_DEVICE LaneSorter(const Moves<W>& moves, Shared& s, int lane, int64_t begin, int64_t length)
+      : moves(moves), s(s), lane(lane), n(length > lane_most ? 0 : int(length)), begin(begin) {}
+
+  // any_long: whether one of the warp's segments is long.
+  TP_DEVICE void run(bool any_long) {
+    if (!indexed && any_long) return sort_apart();
     const int upto = block::inclusive_scan<Sum<int>>(n);
     first = upto - n;
     count = block::broadcast(upto, block::warp_size - 1);
-    distance = begin - first;
-  }
-
-  TP_DEVICE void run() {
     if (count == 0) return;
     const unsigned filled = __ballot_sync(~0u, n > 0);
-    const int64_t common = block::broadcast(distance, __ffs(int(filled)) - 1);
-    const bool together = __all_sync(~0u, n == 0 || distance == common);
-    if (together) {
-      distance = common;
-      load<true>();
-    } else {
+    const int64_t distance = begin - first, common = block::broadcast(distance, __ffs(int(filled)) - 1);
+    if (__all_sync(~0u, n == 0 || distance == common)) return sort_rows<true>(common);
+    if constexpr (indexed) {
       if (lane < lane_most) s.begins[lane] = 0;
       __syncwarp();
       if (n > 0) {
@@ -56,30 +55,23 @@ class LaneSorter {
         s.distances[__popc(filled & ((1u << lane) - 1))] = distance;
       }
       __syncwarp();
-      load<false>();
-    }
-    __syncwarp();
-    if (__any_sync(~0u, n > lane_most / 2)) {
-      sort<lane_most>();
+      sort_rows<false>(0);
     } else {
-      sort<lane_most / 2>();
+      sort_apart();
     }
-    __syncwarp();
-    together ? store<true>() : store<false>();
-    __syncwarp();
   }
 
  private:
-  // Calls f(u, distance) for the lane's keys, of which key u has the index u * 32 + lane. In memory the segments lie
-  // together if there is no long one between them; then all have the same distance.
+  // Calls f(u, distance) for the lane's keys, of which key u has the index u * 32 + lane. `distance` is how far the key
+  // is in memory from where it is in shared memory. It is the same for all if the segments lie together.
   template <bool together, int unroll, class F>
-  TP_DEVICE void each_key(F f) {
+  TP_DEVICE void each_key(int64_t common, F f) {
     int last = -1;
 #pragma unroll unroll
     for (int u = 0; u < lane_most; ++u) {
       if (u % 4 == 0 && u * block::warp_size >= count) break;
       if constexpr (together) {
-        if (u * block::warp_size < count - lane) f(u, distance);
+        if (u * block::warp_size < count - lane) f(u, common);
       } else {
         const unsigned begins = s.begins[u];
         if (u * block::warp_size < count - lane) f(u, s.distances[last + __popc(begins & (~0u >> (31 - lane)))]);
@@ -89,30 +81,65 @@ class LaneSorter {
   }
 
   template <bool together>
-  TP_DEVICE void load() {
+  TP_DEVICE void sort_rows(int64_t common) {
     W key[lane_most];
     const W* const source = moves.keys + lane;
-    each_key<together, lane_most>([&](int u, int64_t d) { key[u] = source[d + u * block::warp_size]; });
-    W* const target = s.keys + lane_slot(lane);
+    each_key<together, lane_most>(common, [&](int u, int64_t d) { key[u] = source[d + u * block::warp_size]; });
+    W* const mine = s.keys + lane_slot(lane);
 #pragma unroll
     for (int u = 0; u < lane_most; ++u) {
       if (u % 4 == 0 && u * block::warp_size >= count) break;
-      if (u * block::warp_size < count - lane) target[u * pitch] = moves.template window_of<!indexed>(key[u]);
+      if (u * block::warp_size < count - lane) mine[u * pitch] = moves.template window_of<!indexed>(key[u]);
     }
-  }
-
-  template <bool together>
-  TP_DEVICE void store() {
+    __syncwarp();
+    const bool any_long = __any_sync(~0u, n > lane_most / 2);
+    any_long ? sort<lane_most>() : sort<lane_most / 2>();
+    __syncwarp();
     if constexpr (indexed) {
-      each_key<together, 4>([&](int u, int64_t d) {
+      each_key<together, 4>(common, [&](int u, int64_t d) {
         const int i = u * block::warp_size + lane, index = s.indices[lane_slot(i)];
         moves.put(d + i, d, index, s.keys[lane_slot(index)]);
       });
     } else {
-      const W* const source = s.keys + lane_slot(lane);
       W* const target = moves.keys_out + lane;
-      each_key<together, lane_most>(
-          [&](int u, int64_t d) { target[d + u * block::warp_size] = moves.template raw_of<true>(source[u * pitch]); });
+      each_key<together, lane_most>(common, [&](int u, int64_t d) {
+        target[d + u * block::warp_size] = moves.template raw_of<true>(mine[u * pitch]);
+      });
+    }
+    __syncwarp();
+  }
+
+  // Segments of up to 8 keys are sorted by one lane. There are few longer ones, which 16 lanes sort, one key per lane.
+  TP_DEVICE void sort_apart() {
+    using T = typename Item<W, false>::type;
+    constexpr int items = lane_most / 2;
+    const int own = n > items ? 0 : n;
+    T x[items];
+    const W* const source = moves.keys + begin;
+#pragma unroll
+    for (int v = 0; v < items; ++v) {
+      x[v] = T::none();
+      if (v < own) x[v] = T::of(moves.template window_of<true>(source[v]), 0);
+    }
+    sort_own<1, 1>(x);
+    W* const target = moves.keys_out + begin;
+#pragma unroll
+    for (int v = 0; v < items; ++v) {
+      if (v < own) target[v] = moves.template raw_of<true>(x[v].window());
+    }
+    const int index = lane % lane_most;
+    for (unsigned longer = __ballot_sync(~0u, n > items); longer;) {
+      const int one = __ffs(int(longer)) - 1;
+      longer &= longer - 1;
+      const int other = longer ? __ffs(int(longer)) - 1 : one;
+      longer &= longer - 1;
+      const int owner = lane < lane_most ? one : other;
+      const int64_t at = block::broadcast(begin, owner) + index;
+      const bool exists = index < block::broadcast(n, owner);
+      T key[1] = {T::none()};
+      if (exists) key[0] = T::of(moves.template window_of<true>(moves.keys[at]), 0);
+      sort_lanes<lane_most>(key, lane);
+      if (exists) moves.keys_out[at] = moves.template raw_of<true>(key[0].window());
     }
   }
 

@@ -202,10 +202,14 @@ class PassBlock {
     unsigned own, before;  // the tile's keys with this thread's digit, and with smaller digits
   };
 
+  // Only the last pass moves the keys of divided segments.
   TP_DEVICE void take_tile(Tile& tile) const {
-    const int64_t id = int64_t(atomicAdd(a.state.tickets + a.index, 1ull));
-    tile.count = 0;
-    if (id < a.problems.tiles()) tile = a.problems.find(id);
+    do {
+      const int64_t id = int64_t(atomicAdd(a.state.tickets + a.index, 1ull));
+      tile.count = 0;
+      if (id >= a.problems.tiles()) return;
+      tile = a.problems.find(id);
+    } while (tile.divided && !route.last);
   }
   TP_DEVICE void clear_bins() {
 #pragma unroll
@@ -218,7 +222,7 @@ class PassBlock {
   TP_DEVICE void run_tile(const Tile& t, Tile& next) {
     // Load the keys and count their digits per warp.
     const int left = t.count - first_item();
-    const W* const from = route.first ? a.keys : route.to_current ? a.alternate_keys : a.current_keys;
+    const W* const from = route.first || t.divided ? a.keys : route.to_current ? a.alternate_keys : a.current_keys;
     W key[items];
     unsigned position[items];
     load_items<full>(from + t.begin + first_item(), left, key);
@@ -301,16 +305,18 @@ class PassBlock {
   TP_DEVICE unsigned long long start_of(const Tile& t) const {
     return a.state.starts[(t.segment * a.passes + a.index) * radix + thread];
   }
+  // No pass before the last one has used, or cleared, the tile states of a divided segment.
   template <class Word>
-  TP_DEVICE Word* tile_states() const {
-    return static_cast<Word*>(route.rank % 2 ? a.state.alternate_tile_states : a.state.tile_states);
+  TP_DEVICE Word* tile_states(const Tile& t) const {
+    const bool alternate = route.rank % 2 && !t.divided;
+    return static_cast<Word*>(alternate ? a.state.alternate_tile_states : a.state.tile_states);
   }
   // Publishes the aggregate of this thread's digit, and clears the tile state that the next pass will use.
   template <class Word>
   TP_DEVICE void publish_as(const Tile& t, unsigned own) {
     using P = TileState<Word>;
     const Word word = t.id == t.first ? P::inclusive_prefix | Word(start_of(t) + own) : P::aggregate | Word(own);
-    P::store(tile_states<Word>() + t.id * radix + thread, word);
+    P::store(tile_states<Word>(t) + t.id * radix + thread, word);
     Word* cleared = static_cast<Word*>(route.rank % 2 ? a.state.tile_states : a.state.alternate_tile_states);
     if (!route.last) cleared[t.id * radix + thread] = 0;
   }
@@ -323,8 +329,8 @@ class PassBlock {
   TP_DEVICE Word before_tile(const Tile& t, unsigned own) {
     using P = TileState<Word>;
     if (t.id == t.first) return Word(start_of(t));
-    Word* mine = tile_states<Word>() + t.id * radix + thread;
-    const Word before = P::look_back(tile_states<Word>(), t.id, thread);
+    Word* mine = tile_states<Word>(t) + t.id * radix + thread;
+    const Word before = P::look_back(tile_states<Word>(t), t.id, thread);
     P::store(mine, P::inclusive_prefix | Word(before + own));
     return before;
   }

@@ -1,5 +1,6 @@
 // The launches of onesweep: one for the histograms of all digits, then one per digit. Nothing is read back to the host:
-// the device itself skips the passes that would move nothing.
+// the device itself skips the passes that would move nothing, and lists the buckets of segments that only the last pass
+// has to move.
 //
 // The build compiles this file once for each kind of key, in parallel (setup.py, CMakeLists.txt).
 // TP_PARTS: uint8_t uint16_t uint32_t uint64_t half float double
@@ -45,8 +46,9 @@ void run_pass(const Pass<W>& pass, const Workspace& workspace, bool stable, Cont
 
 // Sorts by all digits. Passes write to two buffers in turn; the last one writes to the output.
 template <class Shape, class W, bool floating, class Payload>
-void run_passes(const Args& args, const Workspace& workspace, Context& context) {
+void run_passes(const Args& args, const Lists* lists, const Workspace& workspace, Context& context) {
   run_histogram<W, floating>(args, workspace, context);
+  if (workspace.problems.divides) list_buckets(*lists, workspace, context);
   const int64_t size = args.size();
   Pass<W> pass{workspace.problems, workspace.state, 0, workspace.passes, args.order<W>()};
   pass.keys = static_cast<const W*>(args.keys);
@@ -95,36 +97,36 @@ struct Shapes {
 constexpr int64_t small_sizes = int64_t(1) << 21, large_rows = int64_t(1) << 19;
 
 template <class W, bool floating, class Payload>
-void sort_with(const Args& args, const Listed* listed, Context& context) {
+void sort_with(const Args& args, const Lists* lists, Context& context) {
   const auto run = [&](auto shape) {
     using Shape = decltype(shape);
     constexpr int items = Shape::tile_items;
     const Workspace workspace =
-        listed ? workspace_of_listed(args, *listed, items, context) : workspace_of_rows(args, items, context);
-    run_passes<Shape, W, floating, Payload>(args, workspace, context);
+        lists ? workspace_of_listed(args, *lists, items, context) : workspace_of_rows(args, items, context);
+    run_passes<Shape, W, floating, Payload>(args, lists, workspace, context);
   };
   using Tiles = Shapes<W, Payload>;
-  if (!listed && args.size() <= small_sizes) return run(typename Tiles::Small{});
-  if (!listed && args.n >= large_rows) return run(typename Tiles::Large{});
+  if (!lists && args.size() <= small_sizes) return run(typename Tiles::Small{});
+  if (!lists && args.n >= large_rows) return run(typename Tiles::Large{});
   run(typename Tiles::Medium{});
 }
 
 // The type of the payload decides what the passes move. Original indices take 4 bytes if they fit; values of 16 bytes
 // take two sorts, one per half.
 template <class W, bool floating>
-void sort_long(const Args& args, const Listed* listed, Context& context) {
+void sort_long(const Args& args, const Lists* lists, Context& context) {
   if (!args.values_out) {
-    sort_with<W, floating, NoPayload>(args, listed, context);
+    sort_with<W, floating, NoPayload>(args, lists, context);
   } else if (args.positions() ? args.n <= int64_t(1) << 32 : args.value_bytes <= 4) {
-    sort_with<W, floating, uint32_t>(args, listed, context);
+    sort_with<W, floating, uint32_t>(args, lists, context);
   } else {
-    sort_with<W, floating, uint64_t>(args, listed, context);
+    sort_with<W, floating, uint64_t>(args, lists, context);
     if (args.value_bytes <= 8) return;
     Args others = args;
     others.keys_out = nullptr;
     others.values = static_cast<const uint64_t*>(args.values) + 1;
     others.values_out = static_cast<uint64_t*>(args.values_out) + 1;
-    sort_with<W, floating, uint64_t>(others, listed, context);
+    sort_with<W, floating, uint64_t>(others, lists, context);
   }
 }
 
@@ -132,7 +134,7 @@ template <class Key>
 using Word = std::conditional_t<
     sizeof(Key) == 1, uint8_t,
     std::conditional_t<sizeof(Key) == 2, uint16_t, std::conditional_t<sizeof(Key) == 4, uint32_t, uint64_t>>>;
-template void sort_long<Word<TP_PART>, is_floating<TP_PART>>(const Args&, const Listed*, Context&);
+template void sort_long<Word<TP_PART>, is_floating<TP_PART>>(const Args&, const Lists*, Context&);
 
 }  // namespace tp::sort::device
 #endif

@@ -10,20 +10,23 @@ constexpr int digit_bits = 8, radix = 1 << digit_bits;
 
 struct Segment {
   int64_t begin, n, first_tile;
+  bool divided;  // whether only the last pass moves its keys, into buckets that are sorted on chip
 };
 
 struct Tile {
   int64_t id, begin;                     // its number over all segments, and the index of its first key
   int64_t segment, row_begin, n, first;  // the number of its segment; the segment's first key, length and first tile
   int count;                             // keys in the tile; 0 means that there is no such tile
+  bool divided;                          // of its segment
 };
 
 struct Problems {
   int tile_items;
   int64_t rows, n, tiles_per_row;  // for rows of equal length
-  const Segment* list;             // or else a list of `counts[0]` segments with `counts[1]` tiles in all
+  Segment* list;                   // or else a list of `counts[0]` segments with `counts[1]` tiles in all
   const unsigned* segment_of;      // [tiles]: the segment of each tile
   const unsigned long long* counts;
+  bool divides;  // whether to divide segments in the list
 
 #ifdef __CUDACC__
   TP_DEVICE int64_t tiles() const { return list ? int64_t(counts[1]) : rows * tiles_per_row; }
@@ -37,11 +40,13 @@ struct Problems {
       t.row_begin = s.begin;
       t.n = s.n;
       t.first = s.first_tile;
+      t.divided = s.divided;
     } else {
       t.segment = rows == 1 ? 0 : tile / tiles_per_row;
       t.row_begin = t.segment * n;
       t.n = n;
       t.first = t.segment * tiles_per_row;
+      t.divided = false;
     }
     const int64_t at = (tile - t.first) * tile_items;
     t.begin = t.row_begin + at;

@@ -7,28 +7,22 @@ namespace tp::sort::device {
 
 // The segments of one length class, or all rows.
 struct Segments {
-  Listed listed;
-  int64_t rows, n;  // rows of equal length, if there is no list
-  bool early;       // whether the kernel may start while the launch before it is still running (short.cu)
+  const Range* ranges;
+  const unsigned long long* count;
+  int64_t capacity;  // of the list
+  int64_t rows, n;   // rows of equal length, if there is no list
+  bool early;        // whether the kernel may start while the launch before it is still running (short.cu)
 
-  static Segments of_rows(const Args& args) {
-    return {{block::Offsets(nullptr, false, 0, 0), nullptr, nullptr, 0}, args.rows, args.n, false};
+  static Segments of_rows(const Args& args) { return {nullptr, nullptr, 0, args.rows, args.n, false}; }
+  static Segments of_class(const Lists& lists, int c, bool early) {
+    return {lists.ranges[c], lists.counts + c, lists.most[c], 0, 0, early};
   }
-  int64_t most() const { return listed.segments ? listed.most : rows; }
-  struct Range {
-    int64_t begin;
-    int n;
-  };
+  int64_t most() const { return ranges ? capacity : rows; }
 #ifdef __CUDACC__
   // A kernel that starts early has not waited for the list, so it does not read it from the L1 cache.
-  TP_DEVICE int64_t size() const {
-    return listed.segments ? tp::min(int64_t(__ldcg(listed.count)), listed.most) : rows;
-  }
+  TP_DEVICE int64_t size() const { return ranges ? tp::min(int64_t(__ldcg(count)), capacity) : rows; }
   TP_DEVICE Range at(int64_t i) const {
-    if (!listed.segments) return {i * n, int(n)};
-    const auto bound = listed.offsets.bind(simt::Pointers{});
-    const int64_t segment = __ldcg(listed.segments + i), begin = bound.begin(segment);
-    return {begin, int(bound.end(segment) - begin)};
+    return ranges ? Range{__ldcg(reinterpret_cast<const unsigned long long*>(ranges + i))} : Range::of(i * n, int(n));
   }
 #endif
 };
@@ -60,6 +54,8 @@ struct Moves {
   bool windows_suffice() const { return !partial && !floating && !value_bytes; }
 
 #ifdef __CUDACC__
+  // The keys of a segment.
+  TP_DEVICE const W* of(const Range& range) const { return (range.moved() ? keys_out : keys) + range.begin(); }
   TP_DEVICE W window(int64_t i) const { return order.window(keys[i]); }
 
   // The window of a raw key and the inverse, in one instruction each if windows suffice.

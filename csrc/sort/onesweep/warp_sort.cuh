@@ -112,7 +112,7 @@ class WarpSorter {
       const W key = s.keys[s.indices[row_slot(u) + slot(lane)]];
       x[u] = row(u) < n - lane ? T::of(uint32_t(key >> shift), row(u) + lane) : T::none();
     }
-    sort_lanes(x, lane, block::warp_size);
+    sort_lanes<block::warp_size>(x, lane);
     const unsigned next = __shfl_down_sync(~0u, x[0].word, 1);
     unsigned ties = 0;
 #pragma unroll
@@ -154,12 +154,12 @@ __global__ __launch_bounds__(warp_sort_threads,
   constexpr int warps = warp_sort_threads / block::warp_size;
   using Sorter = WarpSorter<W, items>;
   __shared__ typename Sorter::Shared pool[warps];
-  const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
+  const int warp = network_warp(), lane = int(threadIdx.x) % block::warp_size;
   block::allow_next_launch();
   const int64_t count = a.segments.size();
   for (int64_t i = int64_t(blockIdx.x) * warps + warp; i < count; i += int64_t(gridDim.x) * warps) {
-    const auto range = a.segments.at(i);
-    Sorter(pool[warp], lane, range.n).run(a.moves, range.begin);
+    const Range range = a.segments.at(i);
+    Sorter(pool[warp], lane, range.n()).run(a.moves, range.begin());
   }
   block::wait_for_launch_before();
 }

@@ -15,7 +15,7 @@ int passes_of(const Args& args) { return tp::max(1, ceil_div(args.end_bit - args
 // Numbers the tiles of the listed segments, in one block. Offsets that decrease may make segments overlap; it therefore
 // drops segments that do not fit in the workspace.
 struct Layout {
-  Listed listed;
+  Lists lists;
   int tile_items;
   int64_t most_tiles;
   Segment* segments;
@@ -30,17 +30,17 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
   block::wait_for_launch_before();
   block::allow_next_launch();
-  const auto bound = a.listed.offsets.bind(simt::Pointers{});
-  const int64_t count = tp::min(int64_t(*a.listed.count), a.listed.most);
+  const auto bound = a.lists.offsets.bind(simt::Pointers{});
+  const int64_t count = tp::min(int64_t(a.lists.counts[long_class]), a.lists.most[long_class]);
   if (thread == 0) fit = tiles_in_all = 0;
   if (thread <= a.passes) a.cleared[thread] = 0;
   int64_t before = 0, end = 0;
   for (int64_t first = 0; first < count; first += threads) {
     // Read one segment per thread.
     const int64_t i = first + thread;
-    Segment s{0, 0, 0};
+    Segment s{0, 0, 0, false};
     if (i < count) {
-      const int64_t segment = a.listed.segments[i];
+      const int64_t segment = a.lists.longest[i];
       s.begin = bound.begin(segment);
       s.n = bound.end(segment) - s.begin;
     }
@@ -96,6 +96,45 @@ __global__ __launch_bounds__(threads) void clear_kernel(const Clear a) {
   }
 }
 
+// Appends the buckets of a divided segment to the lists of their classes: one thread per bucket. A bucket of one key is
+// in order.
+struct ListBuckets {
+  Problems problems;
+  State state;
+  int passes;
+  Lists lists;
+};
+
+__global__ __launch_bounds__(radix) void list_buckets_kernel(const ListBuckets a) {
+  __shared__ unsigned long long lengths[classes];
+  const int digit = int(threadIdx.x);
+  block::wait_for_launch_before();
+  block::allow_next_launch();
+  const int64_t segments = int64_t(a.problems.counts[0]);
+  for (int64_t i = blockIdx.x; i < segments; i += gridDim.x) {
+    const Segment s = a.problems.list[i];
+    if (!s.divided) continue;
+    if (digit < classes) lengths[digit] = 0;
+    __syncthreads();
+    const unsigned long long* const starts = a.state.starts + ((i + 1) * a.passes - 1) * radix;
+    const int64_t begin = int64_t(starts[digit]), end = digit + 1 < radix ? int64_t(starts[digit + 1]) : s.n;
+    const bool listed = end - begin > 1;
+    const int c = listed ? class_of(end - begin) : 0, lane = digit % block::warp_size;
+    // One lane adds for all lanes with buckets of the same class.
+    const unsigned same = __match_any_sync(~0u, listed ? c : -1);
+    const int leader = __ffs(int(same)) - 1;
+    unsigned long long before = 0;
+    if (listed && lane == leader) before = atomicAdd(lengths + c, static_cast<unsigned long long>(__popc(same)));
+    int64_t at = int64_t(block::broadcast(before, leader)) + __popc(same & ((1u << lane) - 1));
+    __syncthreads();
+    if (digit < classes && lengths[digit]) lengths[digit] = atomicAdd(a.lists.counts + digit, lengths[digit]);
+    __syncthreads();
+    at += int64_t(lengths[c]);
+    if (listed && at < a.lists.most[c]) a.lists.ranges[c][at] = Range::of(s.begin + begin, int(end - begin), true);
+    __syncthreads();
+  }
+}
+
 // Allocates the state for that many segments and tiles. The part that has to be cleared is contiguous: tickets, active,
 // done, starts, tile states.
 State allocate_state(int64_t segments, int64_t tiles, int passes, bool wide, int64_t& bytes, Context& context) {
@@ -121,23 +160,29 @@ Workspace workspace_of_rows(const Args& args, int tile_items, Context& context) 
   int64_t bytes = 0;
   const State state = allocate_state(args.rows, tiles, passes, args.n >= int64_t(1) << 30, bytes, context);
   context.clear(state.tickets, bytes);
-  return {{tile_items, args.rows, args.n, tiles_per_row, nullptr, nullptr, nullptr}, state, passes, tiles};
+  return {{tile_items, args.rows, args.n, tiles_per_row, nullptr, nullptr, nullptr, false}, state, passes, tiles};
 }
 
-Workspace workspace_of_listed(const Args& args, const Listed& listed, int tile_items, Context& context) {
+Workspace workspace_of_listed(const Args& args, const Lists& lists, int tile_items, Context& context) {
   const int passes = passes_of(args);
-  const int64_t tiles = args.n / tile_items + listed.most;
+  const int64_t most = lists.most[long_class], tiles = args.n / tile_items + most;
   int64_t bytes = 0;
-  const State state = allocate_state(listed.most, tiles, passes, args.n >= int64_t(1) << 30, bytes, context);
-  auto* segments = context.workspace<Segment>(listed.most);
+  const State state = allocate_state(most, tiles, passes, args.n >= int64_t(1) << 30, bytes, context);
+  auto* segments = context.workspace<Segment>(most);
   auto* segment_of = context.workspace<unsigned>(tiles);
   auto* counts = context.workspace<unsigned long long>(2);
-  const Layout layout{listed, tile_items, tiles, segments, counts, state.tickets, passes};
+  const Layout layout{lists, tile_items, tiles, segments, counts, state.tickets, passes};
   launch(layout_kernel, 1, threads, 0, true, layout, context);
-  const Problems problems{tile_items, 0, 0, 0, segments, segment_of, counts};
+  const Problems problems{tile_items, 0, 0, 0, segments, segment_of, counts, lists.divides};
   const int64_t blocks = resident(tiles, 2);
   launch(clear_kernel, blocks, threads, 0, true, Clear{problems, state, passes, segment_of}, context);
   return {problems, state, passes, tiles};
+}
+
+void list_buckets(const Lists& lists, const Workspace& workspace, Context& context) {
+  const int64_t blocks = resident(lists.most[long_class], 2);
+  const ListBuckets buckets{workspace.problems, workspace.state, workspace.passes, lists};
+  launch(list_buckets_kernel, blocks, radix, 0, true, buckets, context);
 }
 
 }  // namespace tp::sort::device
