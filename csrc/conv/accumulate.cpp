@@ -19,29 +19,28 @@ namespace {
 
 // A tile has at most twelve sums; 16 registers hold them and the operands. With six rows by two vectors, a step takes
 // eight loads for twelve products and is limited by the products; with one vector it is limited by the loads, and by
-// the time until a sum is ready for the next product. There are 32 registers of 64 bytes, so there ten rows share a
-// load.
+// the time until a sum is ready for the next product. There are 32 registers of 64 bytes, so there eight rows share two
+// loads, or ten share one.
 
-// The lanes are `vectors` registers of `bytes` bytes each. The table moves b if `shifted`, otherwise a.
+// The lanes are `vectors` registers of `bytes` bytes each. The table moves b if `shifted`, otherwise a. Rows that do
+// not fill a tile go to smaller ones.
 template <class A, int bytes, int tile, int vectors, bool shifted>
 TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b,
                           const A* start, A* c, const int64_t* to) {
   typedef A Vector __attribute__((vector_size(bytes), aligned(sizeof(A)), may_alias));
   constexpr int one = bytes / int(sizeof(A)), lanes = vectors * one;
-  A spare[lanes] = {};  // target of the rows that the last tile lacks
-  for (int64_t i = 0; i < rows; i += tile) {
+  for (; rows >= tile; rows -= tile, from += tile, to += tile) {
     const A* source[tile];
     Vector* target[tile];
     Vector sum[tile][vectors];
     TP_UNROLL for (int r = 0; r < tile; ++r) {
-      const bool exists = i + r < rows;
-      source[r] = a + from[exists ? i + r : i];
-      target[r] = reinterpret_cast<Vector*>(exists ? c + to[i + r] : spare);
+      source[r] = a + from[r];
+      target[r] = reinterpret_cast<Vector*>(c + to[r]);
       TP_UNROLL for (int v = 0; v < vectors; ++v) {
         if (!start) {
           sum[r][v] = target[r][v];
         } else if (shifted) {
-          sum[r][v] = Vector{} + start[exists ? i + r : i];
+          sum[r][v] = Vector{} + start[r];
         } else {
           sum[r][v] = reinterpret_cast<const Vector*>(start)[v];
         }
@@ -60,6 +59,10 @@ TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t
       }
     }
     TP_UNROLL for (int r = 0; r < tile; ++r) { TP_UNROLL for (int v = 0; v < vectors; ++v) target[r][v] = sum[r][v]; }
+    if (shifted && start) start += tile;
+  }
+  if constexpr (tile > 1) {
+    if (rows > 0) accumulate<A, bytes, tile / 2, vectors, shifted>(rows, a, from, depth, off, b, start, c, to);
   }
 }
 
@@ -162,7 +165,7 @@ Accumulate<A> accumulate_for(int64_t columns) {
     return 7 * ceil_div(columns, lanes) * lanes <= 8 * ceil_div(columns, lanes / 2) * (lanes / 2);
   };
   if (has_avx512() && columns > one) {
-    if (pays(four)) return kernel<A>(tile, 2, 64, 1, &avx512<A, tile, 2, false>);
+    if (pays(four)) return kernel<A>(8, 2, 64, 1, &avx512<A, 8, 2, false>);
     return kernel<A>(10, 1, 64, 1, &avx512<A, 10, 1, false>);
   }
   if (has_avx2() && pays(two)) return kernel<A>(tile, 2, 32, 1, &avx2<A, tile, 2, false>);
