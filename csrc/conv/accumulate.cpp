@@ -17,30 +17,38 @@ namespace {
 #define TP_INLINE __attribute__((always_inline)) inline
 #define TP_UNROLL _Pragma("GCC unroll 16")  // so that arrays indexed by the loop variable stay in registers
 
-// A tile has at most twelve sums; 16 registers hold them and the operands. With six rows by two vectors, a step takes
-// eight loads for twelve products and is limited by the products; with one vector it is limited by the loads, and by
-// the time until a sum is ready for the next product. There are 32 registers of 64 bytes, so there eight rows share two
-// loads, or ten share one.
+// Where there are 16 registers, a tile has at most twelve sums, so that they hold the operands, too. With six rows by
+// two vectors, a step takes eight loads for twelve products and is limited by the products; with one vector it is
+// limited by the loads, and by the time until a sum is ready for the next product. There are 32 registers of 64 bytes,
+// so there eight rows share two loads, or ten share one.
 
-// The lanes are `vectors` registers of `bytes` bytes each. The table moves b if `shifted`, otherwise a. Rows that do
-// not fill a tile go to smaller ones.
+// The lanes are `vectors` registers of `bytes` bytes each. The table moves b if `shifted`, otherwise a. The last rows
+// go to a tile of half the size if they fit; otherwise the first of them stands for those that their tile lacks.
 template <class A, int bytes, int tile, int vectors, bool shifted>
 TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b,
                           const A* start, A* c, const int64_t* to) {
   typedef A Vector __attribute__((vector_size(bytes), aligned(sizeof(A)), may_alias));
   constexpr int one = bytes / int(sizeof(A)), lanes = vectors * one;
-  for (; rows >= tile; rows -= tile, from += tile, to += tile) {
+  A spare[lanes] = {};  // target of the rows that the last tile lacks
+  for (int64_t i = 0; i < rows; i += tile) {
+    if constexpr (tile > 1) {
+      if (rows - i <= tile / 2) {
+        const A* const rest = shifted && start ? start + i : start;
+        return accumulate<A, bytes, tile / 2, vectors, shifted>(rows - i, a, from + i, depth, off, b, rest, c, to + i);
+      }
+    }
     const A* source[tile];
     Vector* target[tile];
     Vector sum[tile][vectors];
     TP_UNROLL for (int r = 0; r < tile; ++r) {
-      source[r] = a + from[r];
-      target[r] = reinterpret_cast<Vector*>(c + to[r]);
+      const bool exists = i + r < rows;
+      source[r] = a + from[exists ? i + r : i];
+      target[r] = reinterpret_cast<Vector*>(exists ? c + to[i + r] : spare);
       TP_UNROLL for (int v = 0; v < vectors; ++v) {
         if (!start) {
           sum[r][v] = target[r][v];
         } else if (shifted) {
-          sum[r][v] = Vector{} + start[r];
+          sum[r][v] = Vector{} + start[exists ? i + r : i];
         } else {
           sum[r][v] = reinterpret_cast<const Vector*>(start)[v];
         }
@@ -59,10 +67,6 @@ TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t
       }
     }
     TP_UNROLL for (int r = 0; r < tile; ++r) { TP_UNROLL for (int v = 0; v < vectors; ++v) target[r][v] = sum[r][v]; }
-    if (shifted && start) start += tile;
-  }
-  if constexpr (tile > 1) {
-    if (rows > 0) accumulate<A, bytes, tile / 2, vectors, shifted>(rows, a, from, depth, off, b, start, c, to);
   }
 }
 
