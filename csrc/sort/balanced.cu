@@ -1,9 +1,9 @@
 // The production sort of segments on CUDA. A first launch sorts the shortest segments and lists every other segment by
-// length class. Each list is then sorted by the method that is fastest at that length: a network over a group of lanes
-// or a block, digit by digit in shared memory if there are payloads, or, beyond 8192 keys, the passes of sort's
-// onesweep over all long segments at once. Where one pass over the highest digits leaves buckets that fit on chip,
-// these join the lists instead of taking the other passes. Only the device knows the lengths of the lists; persistent
-// blocks take segments from a list until it is empty.
+// length class. Each list is then sorted by the method that is fastest at that length: by networks, of a group of lanes
+// or a block, or, with payloads, digit by digit in a block; beyond 8192 keys, by the passes of sort's onesweep over all
+// long segments at once. Where one pass over the highest digits leaves buckets that fit on chip, these join the lists
+// instead of taking the other passes. Only the device knows the lengths of the lists; persistent blocks take segments
+// from a list until it is empty.
 #include "sort/sort.h"
 #ifdef __CUDACC__
 #include "sort/onesweep/onesweep.h"
