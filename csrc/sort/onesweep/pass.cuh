@@ -181,7 +181,8 @@ class PassBlock {
   }
 
   // Takes tiles until none are left. A tile that has been taken but not yet counted keeps all later tiles waiting, so
-  // the ticket of the next tile is drawn only when this tile is about to be written.
+  // the ticket of the next tile is drawn only when this tile is about to be written. Only the last pass moves the keys
+  // of divided segments.
   TP_DEVICE void run(Tile (&tiles)[2]) {
     if (thread == 0) take_tile(tiles[0]);
     clear_bins();
@@ -189,7 +190,10 @@ class PassBlock {
       __syncthreads();
       const Tile& t = tiles[now];
       if (t.count == 0) return;
-      if (t.count == Shape::tile_items) {
+      if (t.divided && !route.last) {
+        if (thread == 0) take_tile(tiles[1 - now]);
+        if (thread < radix) clear_next_state(t);
+      } else if (t.count == Shape::tile_items) {
         run_tile<true>(t, tiles[1 - now]);
       } else {
         run_tile<false>(t, tiles[1 - now]);
@@ -202,14 +206,10 @@ class PassBlock {
     unsigned own, before;  // the tile's keys with this thread's digit, and with smaller digits
   };
 
-  // Only the last pass moves the keys of divided segments.
   TP_DEVICE void take_tile(Tile& tile) const {
-    do {
-      const int64_t id = int64_t(atomicAdd(a.state.tickets + a.index, 1ull));
-      tile.count = 0;
-      if (id >= a.problems.tiles()) return;
-      tile = a.problems.find(id);
-    } while (tile.divided && !route.last);
+    const int64_t id = int64_t(atomicAdd(a.state.tickets + a.index, 1ull));
+    tile.count = 0;
+    if (id < a.problems.tiles()) tile = a.problems.find(id);
   }
   TP_DEVICE void clear_bins() {
 #pragma unroll
@@ -305,20 +305,27 @@ class PassBlock {
   TP_DEVICE unsigned long long start_of(const Tile& t) const {
     return a.state.starts[(t.segment * a.passes + a.index) * radix + thread];
   }
-  // No pass before the last one has used, or cleared, the tile states of a divided segment.
+  // Passes that move keys use two arrays of tile states in turn.
   template <class Word>
-  TP_DEVICE Word* tile_states(const Tile& t) const {
-    const bool alternate = route.rank % 2 && !t.divided;
-    return static_cast<Word*>(alternate ? a.state.alternate_tile_states : a.state.tile_states);
+  TP_DEVICE Word* tile_states(int rank) const {
+    return static_cast<Word*>(rank % 2 ? a.state.alternate_tile_states : a.state.tile_states);
   }
-  // Publishes the aggregate of this thread's digit, and clears the tile state that the next pass will use.
+  // Clears the tile state of this thread's digit that the next pass will use.
+  template <class Word>
+  TP_DEVICE void clear_next_state_as(const Tile& t) {
+    if (!route.last) tile_states<Word>(route.rank + 1)[t.id * radix + thread] = 0;
+  }
+  TP_DEVICE void clear_next_state(const Tile& t) {
+    if (a.state.wide) return clear_next_state_as<unsigned long long>(t);
+    clear_next_state_as<unsigned>(t);
+  }
+  // Publishes the aggregate of this thread's digit.
   template <class Word>
   TP_DEVICE void publish_as(const Tile& t, unsigned own) {
     using P = TileState<Word>;
     const Word word = t.id == t.first ? P::inclusive_prefix | Word(start_of(t) + own) : P::aggregate | Word(own);
-    P::store(tile_states<Word>(t) + t.id * radix + thread, word);
-    Word* cleared = static_cast<Word*>(route.rank % 2 ? a.state.tile_states : a.state.alternate_tile_states);
-    if (!route.last) cleared[t.id * radix + thread] = 0;
+    P::store(tile_states<Word>(route.rank) + t.id * radix + thread, word);
+    clear_next_state_as<Word>(t);
   }
   TP_DEVICE void publish(const Tile& t, unsigned own) {
     if (a.state.wide) return publish_as<unsigned long long>(t, own);
@@ -329,8 +336,8 @@ class PassBlock {
   TP_DEVICE Word before_tile(const Tile& t, unsigned own) {
     using P = TileState<Word>;
     if (t.id == t.first) return Word(start_of(t));
-    Word* mine = tile_states<Word>(t) + t.id * radix + thread;
-    const Word before = P::look_back(tile_states<Word>(t), t.id, thread);
+    Word* mine = tile_states<Word>(route.rank) + t.id * radix + thread;
+    const Word before = P::look_back(tile_states<Word>(route.rank), t.id, thread);
     P::store(mine, P::inclusive_prefix | Word(before + own));
     return before;
   }
