@@ -21,7 +21,7 @@ from torch_patterns import _C
 from torch_patterns.sorting import argsort
 
 MAX_LINE = 2**16  # bytes; the format says 1,024
-BLOCK = 2**22  # bytes: enough for all threads
+BLOCK = 2**24  # bytes: enough for all threads
 FORMATS = ("coordinate", "array")
 FIELDS = ("real", "integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric")
@@ -60,11 +60,13 @@ class _Header(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """What a block holds: indices int64 [2 or 0, n] as written, values int64 or float64 [n], lines [n]."""
+    """What a block holds: indices int64 [2 or 0, n] as written, values int64 or float64 [n], lines [n]; and the number
+    of its last line."""
 
     indices: np.ndarray
     values: np.ndarray
     lines: np.ndarray
+    end: int
 
 
 class _Fault(Exception):
@@ -158,28 +160,28 @@ class Reader:
         count = given[0] if given else triangle.get(symmetry, rows * (rows - 1) // 2)
         return _Header(form, field, symmetry, type_, (rows, cols), count, self.line)
 
-    def blocks(self) -> Iterator[tuple[bytes, int]]:
-        """(whole lines that end in a newline, the number of the first), to the end of the file."""
-        rest = b""
-        while chunk := self.file.read(BLOCK):
-            head, newline, tail = chunk.rpartition(b"\n")
-            if newline:
-                yield rest + head + newline, self.line + 1
-                self.line += 1 + np.count_nonzero(np.frombuffer(head, np.uint8) == ord("\n"))
-                rest = tail
-            else:
-                rest += tail
-            if len(rest) > MAX_LINE:
+    def blocks(self) -> Iterator[memoryview]:
+        """Whole lines that end in a newline, to the end of the file, in memory that the next block takes. Whoever reads
+        a block counts its lines."""
+        text, rest = bytearray(MAX_LINE + BLOCK + 1), 0  # how many bytes of an unfinished line are at its front
+        while size := self.file.readinto(memoryview(text)[rest : rest + BLOCK]):
+            end = text.rfind(b"\n", 0, rest + size) + 1
+            if end:
+                yield memoryview(text)[:end]
+            rest += size - end
+            text[:rest] = text[end : end + rest]
+            if rest > MAX_LINE:
                 raise _Fault(_TOO_LONG, self.line + 1)
         if rest:
-            yield rest + b"\n", self.line + 1
-            self.line += 1
+            text[rest] = ord("\n")
+            yield memoryview(text)[: rest + 1]
 
     def entries(self, header: _Header, duplicates: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(indices from 0 [2, n], float64 values [n], their lines [n]); of a symmetric file the lower triangle."""
         parts, found = [], 0
-        for text, first in self.blocks():
-            part = _fast(text, first, header) or _slow(text, first, header)
+        for text in self.blocks():
+            part = _fast(text, self.line + 1, header) or _slow(text, self.line + 1, header)
+            self.line = part.end
             found += len(part.lines)
             if found > header.count:
                 extra = part.lines[header.count - found]
@@ -188,8 +190,12 @@ class Reader:
             parts.append(part._replace(values=part.values.astype(np.float64, copy=False)))
         if found < header.count:
             self.fail(f"the file ends after {found} of the {header.count} entries that line {header.line} promises")
-        empty = _Entries(np.zeros((header.indices, 0), np.int64), np.zeros(0), np.zeros(0, np.int64))
-        coordinates, values, lines = (np.concatenate(arrays, -1) for arrays in zip(empty, *parts, strict=True))
+        if not parts:
+            parts.append(_Entries(np.zeros((header.indices, 0), np.int64), np.zeros(0), np.zeros(0, np.int64), 0))
+        arrays = [list(part[:3]) for part in parts]
+        coordinates, values, lines = (
+            arrays[0] if len(arrays) == 1 else (np.concatenate(a, -1) for a in zip(*arrays, strict=True))
+        )
         if header.type == "float":
             values = values.astype(np.float32).astype(np.float64)
         if header.format == "array":
@@ -215,16 +221,16 @@ def _shown(text: bytes) -> str:
 # ---- blocks of lines
 
 
-def _fast(text: bytes, first: int, header: _Header) -> _Entries | None:
+def _fast(text: memoryview, first: int, header: _Header) -> _Entries | None:
     """The entries of whole lines, the first of which has that number; None where one is unusual or wrong."""
     found = _C.parse_entries(text, first, header.indices, header.field, MAX_LINE)
     return found and _Entries(*found)
 
 
-def _slow(text: bytes, first: int, header: _Header) -> _Entries:
+def _slow(text: memoryview, first: int, header: _Header) -> _Entries:
     """The same line by line: raises what is wrong with the first bad line."""
-    coordinates, values, lines = [], [], []
-    for number, line in enumerate(text.split(b"\n")[:-1], first):
+    coordinates, values, lines, number = [], [], [], first
+    for number, line in enumerate(bytes(text).split(b"\n")[:-1], first):
         if len(line) >= MAX_LINE:
             raise _Fault(_TOO_LONG, number)
         if b"\0" in line:
@@ -242,7 +248,7 @@ def _slow(text: bytes, first: int, header: _Header) -> _Entries:
         lines.append(number)
     indices = np.array(coordinates, np.int64).reshape(len(lines), header.indices).T
     kind = np.float64 if header.field == "real" else object
-    return _Entries(indices, np.array(values, kind), np.array(lines, np.int64))
+    return _Entries(indices, np.array(values, kind), np.array(lines, np.int64), number)
 
 
 def _integer(word: bytes, line: int) -> int:
@@ -327,8 +333,8 @@ def _unique(
     coordinates: np.ndarray, values: np.ndarray, lines: np.ndarray, shape: tuple[int, int], duplicates: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The entries, those at one position added up where the first of them stood; or an error about the first pair."""
-    by_row = np.diff(coordinates[0])
-    if ((by_row > 0) | ((by_row == 0) & (np.diff(coordinates[1]) > 0))).all():
+    (row, col), (next_row, next_col) = coordinates[:, :-1], coordinates[:, 1:]
+    if ((next_row > row) | ((next_row == row) & (next_col > col))).all():
         return coordinates, values, lines  # row by row
     keys = _keys(coordinates, shape)
     if (np.diff(keys) > 0).all():

@@ -18,11 +18,11 @@ namespace py = pybind11;
 namespace tp {
 namespace {
 
-// The entries of whole lines as arrays, or None; parts of the text are parsed on torch's threads.
+// The entries of whole lines as arrays, and the number of the last line; or None. Parts of the text are parsed on
+// torch's threads.
 template <class Value>
-py::object parse(const py::bytes& text, int64_t first, int indices, bool valued, size_t longest) {
+py::object parse(std::string_view view, int64_t first, int indices, bool valued, size_t longest) {
   constexpr int64_t least = 1 << 16;  // bytes that pay for a thread
-  const std::string_view view = text;
   const int64_t parts = std::max(int64_t(1), std::min(int64_t(at::get_num_threads()), int64_t(view.size()) / least));
   std::vector<size_t> begins(size_t(parts) + 1, view.size());  // of each part, and the end
   std::vector<int64_t> lines(size_t(parts) + 1, 0), found(size_t(parts), 0);
@@ -61,7 +61,8 @@ py::object parse(const py::bytes& text, int64_t first, int indices, bool valued,
     n += found[i];
   }
   const py::slice used(0, n, 1);
-  return py::make_tuple(coordinates[py::make_tuple(py::ellipsis(), used)], values[used], numbers[used]);
+  return py::make_tuple(coordinates[py::make_tuple(py::ellipsis(), used)], values[used], numbers[used],
+                        first + most - 1);
 }
 
 // Writes lines "row column value": positions count from 1, and floats have the fewest digits that give them back.
@@ -96,10 +97,12 @@ py::bytes format(const py::array_t<int64_t>& row, const py::array_t<int64_t>& co
 
 void bind_matrix_market(py::module_& m) {
   m.def("parse_entries",
-        [](const py::bytes& text, int64_t first, int indices, const std::string& field, size_t longest) {
+        [](const py::buffer& text, int64_t first, int indices, const std::string& field, size_t longest) {
+          const py::buffer_info bytes = text.request();
+          const std::string_view view(static_cast<const char*>(bytes.ptr), size_t(bytes.size));
           const bool valued = field != "pattern";
-          return field == "integer" ? parse<int64_t>(text, first, indices, valued, longest)
-                                    : parse<double>(text, first, indices, valued, longest);
+          return field == "integer" ? parse<int64_t>(view, first, indices, valued, longest)
+                                    : parse<double>(view, first, indices, valued, longest);
         });
   m.def("format_entries", &format<int64_t>, py::arg("row").noconvert(), py::arg("col").noconvert(),
         py::arg("values").noconvert());
