@@ -15,13 +15,42 @@ import sys
 from pathlib import Path
 
 import torch
-from problems import Figure, graph, groups, layers, network, ragged, reduction, scan, segmented, sort, sparse
+from problems import (
+    Figure,
+    compact,
+    graph,
+    groups,
+    histogram,
+    layers,
+    lenet,
+    network,
+    ragged,
+    reduction,
+    scan,
+    segmented,
+    sort,
+    sparse,
+)
 
 from torch_patterns import testing
 from torch_patterns.bench import Clock, environment, write
 from torch_patterns.testing import assert_equal, assert_within
 
-PROBLEMS = (scan, reduction, segmented, groups, ragged, sort, sparse, graph, network, layers)
+PROBLEMS = (
+    scan,
+    reduction,
+    segmented,
+    groups,
+    ragged,
+    histogram,
+    compact,
+    sort,
+    sparse,
+    graph,
+    network,
+    layers,
+    lenet,
+)
 
 
 def measure(figure: Figure, device: str, clock: Clock) -> list[dict]:

@@ -117,3 +117,18 @@ PEER(partition_float32) {
   return cub::DevicePartition::Flagged(temp, *bytes, in<float>(a), in<bool>(b), reinterpret_cast<float*>(count + 1),
                                        count, n, stream);
 }
+// out: how many elements are selected, and these.
+PEER(select_float32) {
+  int64_t* count = to<int64_t>(out);
+  return cub::DeviceSelect::Flagged(temp, *bytes, in<float>(a), in<bool>(b), reinterpret_cast<float*>(count + 1), count,
+                                    n, stream);
+}
+// Every integer has a bin of its own.
+PEER(histogram_256_bins) {
+  return cub::DeviceHistogram::HistogramEven(temp, *bytes, in<int32_t>(a), to<int32_t>(out), 257, 0, 256, int(n),
+                                             stream);
+}
+PEER(histogram_65536_bins) {
+  return cub::DeviceHistogram::HistogramEven(temp, *bytes, in<int32_t>(a), to<int32_t>(out), 65537, 0, 65536, int(n),
+                                             stream);
+}

@@ -3,9 +3,10 @@
     python benchmarks/report.py docs/figures.md                 tables at <!-- bench:NAME --> ... <!-- /bench -->
     python benchmarks/report.py docs/figures.md --plots FOLDER  and draws FOLDER/NAME.png
 
-NAME is a file of benchmarks/results without its .csv. A table has one row per algorithm and one column per problem, or
-the reverse; a cell is the time in milliseconds and the share of a copy's bandwidth. Where a peer is more than MARGIN
-faster than the library, the table says why: benchmarks/results/behind.csv has the reasons.
+NAME is a file of benchmarks/results without its .csv; operators may follow it, and the table then has their rows alone.
+A table of algorithms has one row per algorithm and one column per problem, or the reverse; a cell is the time in
+milliseconds and the share of a copy's bandwidth. A table of the library and its peers has one row per problem. Where a
+peer is more than MARGIN faster than the library, it says why: benchmarks/results/behind.csv has the reasons.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 RESULTS = Path(__file__).parent / "results"
 OURS = "torch_patterns"
 MARGIN = 0.02  # what two runs of the same code differ by
-MARKED = re.compile(r"(<!-- bench:(\S+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- bench:(\S+)((?: \S+)*) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -55,9 +56,31 @@ def heading(row: dict[str, str]) -> str:
     return f"{row['operator']} {row['dtype']} {label}"
 
 
-def table(rows: list[dict[str, str]], why: dict[tuple[str, str, str], str] | None = None) -> str:
+def markdown(lines: list[list[str]], rows: list[dict[str, str]]) -> str:
+    lines.insert(1, ["---"] * len(lines[0]))
+    sources = sorted({f"{r['device']}, torch {r['torch']}, commit {r['commit']}, {r['date']}" for r in rows})
+    return "\n".join(
+        [*("| " + " | ".join(line) + " |" for line in lines), "", f"Measured on: {'; '.join(sources)}.", ""]
+    )
+
+
+def comparison(rows: list[dict[str, str]], why: dict[tuple[str, str, str], str]) -> str:
+    """Returns Markdown with one line per problem: the library, its peers, and why a peer is faster; the fastest is
+    bold."""
+    lines = [["problem", OURS, "peers, ms", "why a peer is faster"]]
+    for of in dict.fromkeys(map(key, rows)):
+        contestants = sorted((row for row in rows if key(row) == of), key=lambda row: float(row["milliseconds"]))
+        ours = next(row for row in contestants if row["algorithm"] == OURS)
+        cells = {row["algorithm"]: f"{row['algorithm']} {row['milliseconds']}" for row in contestants}
+        cells[OURS] = f"{ours['milliseconds']} ms, {ours['percent_of_copy']} %"
+        fastest = contestants[0]["algorithm"]
+        cells[fastest] = f"**{cells[fastest]}**"
+        lines.append([heading(ours), cells.pop(OURS), "; ".join(cells.values()), why.get(of, "")])
+    return markdown(lines, rows)
+
+
+def table(rows: list[dict[str, str]]) -> str:
     """Returns Markdown with the longer of problems and algorithms as lines; the fastest of each problem is bold."""
-    reason = {heading(row): why[key(row)] for row in rows if key(row) in why} if why else {}
     problems = list(dict.fromkeys(map(heading, rows)))
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
     cells = {(row["algorithm"], heading(row)): row for row in rows}
@@ -71,22 +94,18 @@ def table(rows: list[dict[str, str]], why: dict[tuple[str, str, str], str] | Non
 
     if len(problems) > len(algorithms):
         lines = [["problem", *algorithms], *([p, *(cell(a, p) for a in algorithms)] for p in problems)]
-        if reason:
-            for line, cause in zip(
-                lines, ["why a peer is faster", *(reason.get(p, "") for p in problems)], strict=True
-            ):
-                line.append(cause)
     else:
         lines = [["algorithm", *problems], *([f"`{a}`", *(cell(a, p) for p in problems)] for a in algorithms)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    sources = sorted({f"{r['device']}, torch {r['torch']}, commit {r['commit']}, {r['date']}" for r in rows})
-    return "\n".join(
-        [*("| " + " | ".join(line) + " |" for line in lines), "", f"Measured on: {'; '.join(sources)}.", ""]
-    )
+    return markdown(lines, rows)
+
+
+def fresh(name: str, operators: list[str]) -> str:
+    rows = [row for row in read(name) if not operators or row["operator"] in operators]
+    return comparison(rows, reasons(name)) if any(row["algorithm"] == OURS for row in rows) else table(rows)
 
 
 def with_fresh_tables(text: str) -> str:
-    return MARKED.sub(lambda match: match[1] + table(read(match[2]), reasons(match[2])) + match[3], text)
+    return MARKED.sub(lambda match: match[1] + fresh(match[2], match[3].split()) + match[4], text)
 
 
 def plot(name: str, folder: Path) -> None:

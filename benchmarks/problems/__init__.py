@@ -52,8 +52,9 @@ def offsets(kind: str, n: int) -> Tensor:
     return torch.cat([torch.tensor([0]), ends, torch.tensor([n])])
 
 
+@functools.lru_cache(maxsize=1)
 def segment_of(offsets: Tensor) -> Tensor:
-    """The segment of each row."""
+    """The segment of each row; it is made once, as a peer that needs it instead of offsets may have it at hand."""
     return torch.arange(offsets.numel() - 1, device=offsets.device).repeat_interleave(offsets.diff())
 
 
@@ -73,6 +74,23 @@ def gradient(f: Callable[..., Tensor]) -> Callable:
         return found if len(found) > 1 else found[0]
 
     return backward
+
+
+def compiled(f: Callable) -> Callable:
+    """f by torch.compile, for the shapes of one figure."""
+
+    @functools.cache
+    def compile_once() -> Callable:
+        torch._dynamo.reset()  # lambdas of one line of code share a limit on how often it is compiled
+        torch._functorch.config.donated_buffer = False  # gradient() runs a graph again and again
+        return torch.compile(f, dynamic=False)
+
+    return lambda *tensors: compile_once()(*tensors)
+
+
+def one_thread(f: Callable) -> dict[str, Callable]:
+    """A function of numpy's of tensors of the CPU as a peer."""
+    return {"numpy, 1 thread": lambda *tensors: torch.from_numpy(f(*(x.numpy() for x in tensors)))}
 
 
 # ---- CUB

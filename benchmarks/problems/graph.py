@@ -53,7 +53,7 @@ def scipy_search(ptrs: Tensor, cols: Tensor, source: Tensor) -> Tensor:
 
 
 def figures(device: str) -> list[Figure]:
-    peers = {"torch frontier": frontier_search} if device == "cuda" else {"scipy": scipy_search}
+    peers = {"torch frontier": frontier_search} if device == "cuda" else {"scipy, 1 thread": scipy_search}
 
     def small_world(scale: int, seed: int) -> tuple[Tensor, ...]:
         graph = rmat(scale, 16, index_dtype=torch.int32, device=device)

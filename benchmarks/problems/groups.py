@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import LENGTHS, Figure, cub, integers, of_bytes, offsets, segment_of
+from problems import LENGTHS, Figure, compiled, cub, integers, of_bytes, offsets, segment_of
 
 
 def sums(x: Tensor, index: Tensor, groups: int) -> Tensor:
@@ -147,9 +149,8 @@ def halves(x: Tensor, o: Tensor) -> Tensor:
     return (1 / lengths.double()).float().repeat_interleave(lengths).double()
 
 
-def by_index(x: Tensor, o: Tensor) -> Tensor:
+def by_index(x: Tensor, index: Tensor, count: int) -> Tensor:
     """PyG's softmax."""
-    count, index = o.numel() - 1, segment_of(o)
     most = x.new_zeros(count).scatter_reduce(0, index, x, "amax", include_self=False)
     y = (x - most[index]).exp()
     return y / x.new_zeros(count).scatter_add(0, index, y)[index]
@@ -158,13 +159,17 @@ def by_index(x: Tensor, o: Tensor) -> Tensor:
 def softmaxes(n: int) -> list[Figure]:
     """Values are read twice, at least where a segment is longer than a tile, and written once. A copy moves two thirds
     of that, so what `percent_of_copy` says of one pass is 1.5 times as much of three."""
+
+    def peer(f: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda x, o: f(x, segment_of(o), o.numel() - 1)
+
     return [
         Figure(
             f"segment_softmax {n} {kind}",
             lambda kind=kind: (torch.zeros(n), offsets(kind, n)),
             tp.segment_softmax,
             halves,
-            {"scatter": by_index},
+            {"scatter": peer(by_index), "torch.compile of scatter": peer(compiled(by_index))},
             exact_peers=False,
         )
         for kind in LENGTHS

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import Figure, gradient, integers
+from problems import Figure, compiled, gradient, integers
 
 
 def exact(f: Callable) -> Callable:
@@ -39,8 +39,10 @@ def both_ways(
     *,
     want: Callable | None = None,
     bounds: tuple[float, float] = (0.0, 0.0),
+    fuses: bool = False,
 ) -> list[Figure]:
-    """A layer, whose result has this shape, and its gradients. `want` is the peer if it computes the same."""
+    """A layer, whose result has this shape, and its gradients. `want` is the peer if it computes the same. If the peer
+    launches several kernels, torch.compile, which `fuses` them, is a peer too."""
     want = want or peer
 
     def with_gradient() -> tuple[Tensor, ...]:
@@ -51,6 +53,8 @@ def both_ways(
     operator, problem = name.split(" ", 1)
     backward = f"{operator} backward {problem}"
     peers, peers_backward = {"torch": peer}, {"torch": gradient(peer)}
+    if fuses:
+        peers["torch.compile"], peers_backward["torch.compile"] = compiled(peer), gradient(compiled(peer))
     return [
         Figure(name, make, ours, exact(want), peers, exact_peers=False, bound=bounds[0]),
         Figure(
@@ -113,6 +117,7 @@ def pools(shape: tuple[int, int, int, int], small: tuple[int, int, int, int], la
         lambda x, b: tp.subsample2d(x, b, 2, "relu"),
         lambda x, b: torch.relu(F.avg_pool2d(x, 2) + b[:, None, None]),
         (n, c, h // 2, w // 2),
+        fuses=True,
     )
     return rows
 
@@ -143,6 +148,7 @@ def losses(rows: int, classes: int, n: int) -> list[Figure]:
         F.cross_entropy,
         (),
         bounds=(1e-4, 1e-5 / rows),
+        fuses=True,
     )
     for name, peer, want in (
         ("squared_error", F.mse_loss, lambda y, t: F.mse_loss(y, t, reduction="sum") / 2),  # the book's has a half
@@ -156,6 +162,7 @@ def losses(rows: int, classes: int, n: int) -> list[Figure]:
             (),
             want=want,
             bounds=(n * 1e-4, 0.0),
+            fuses=True,
         )
     return figures
 

@@ -162,7 +162,7 @@ def figures(device: str) -> list[Figure]:
         return grid(side, side, index_dtype=torch.int32, device=device)
 
     worlds = {f"rmat {scale}": functools.partial(small_world, scale) for scale in scales}
-    peers = {"torch": bellman_ford} if cuda else {"scipy": scipy_distances}
+    peers = {"torch": bellman_ford} if cuda else {"scipy, 1 thread": scipy_distances}
     rows = [
         Figure(
             f"sssp {name}",
@@ -180,7 +180,7 @@ def figures(device: str) -> list[Figure]:
             lambda make=make: make()[:2],
             lambda p, c: tp.pagerank(graph_of(p, c), tol=TOLERANCE),
             by_scipy,
-            {"torch": by_torch} if cuda else {"scipy": by_scipy, "torch": by_torch},
+            {"torch": by_torch} if cuda else {"scipy, 1 thread": by_scipy, "torch": by_torch},
             bound=2 * TOLERANCE,
         )
         for name, make in worlds.items()
@@ -191,7 +191,7 @@ def figures(device: str) -> list[Figure]:
             lambda make=make: make()[:2],
             lambda p, c: torch.tensor([tp.triangle_count(graph_of(p, c))]),
             triangles_by_scipy,
-            {"torch": triangles_by_torch} if cuda else {"scipy": triangles_by_scipy},
+            {"torch": triangles_by_torch} if cuda else {"scipy, 1 thread": triangles_by_scipy},
         )
         for name, make in {f"rmat {scales[0]}": worlds[f"rmat {scales[0]}"], f"grid {side} x {side}": mesh}.items()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import torch_patterns as tp
-from problems import Figure, cub, integers
+from problems import Figure, compiled, cub, integers
 
 
 def reductions(sizes: list[int], shapes: list[tuple[int, int, int]], ops: tuple[str, ...]) -> list[Figure]:
@@ -15,7 +15,11 @@ def reductions(sizes: list[int], shapes: list[tuple[int, int, int]], ops: tuple[
             lambda n=n: (integers(n),),
             tp.reduce,
             lambda x: x.long().sum(),
-            {"torch": torch.sum, "cub": cub("reduce_sum_float32", lambda x, _: x.new_empty(()))},
+            {
+                "torch": torch.sum,
+                "torch.compile": compiled(torch.sum),
+                "cub": cub("reduce_sum_float32", lambda x, _: x.new_empty(())),
+            },
         )
         for n in sizes
     ]
@@ -26,7 +30,10 @@ def reductions(sizes: list[int], shapes: list[tuple[int, int, int]], ops: tuple[
             lambda rows=rows, columns=columns: (integers(rows, columns),),
             lambda x, op=op, dim=dim: tp.reduce(x, dim, op=op),
             lambda x, op=op, dim=dim: reducers[op](x.double(), dim),
-            {"torch": lambda x, op=op, dim=dim: reducers[op](x, dim)},
+            {
+                "torch": lambda x, op=op, dim=dim: reducers[op](x, dim),
+                "torch.compile": compiled(lambda x, op=op, dim=dim: reducers[op](x, dim)),
+            },
             exact_peers=op != "argmax",  # of equal values, torch takes any
         )
         for op in ops
@@ -45,7 +52,7 @@ def images(n: int, channels: int, side: int) -> list[Figure]:
             lambda memory_format=memory_format: (integers(*shape).contiguous(memory_format=memory_format),),
             lambda x, dims=dims: tp.reduce(x, dims),
             lambda x, dims=dims: x.double().sum(dims),
-            {"torch": lambda x, dims=dims: x.sum(dims)},
+            {"torch": lambda x, dims=dims: x.sum(dims), "torch.compile": compiled(lambda x, dims=dims: x.sum(dims))},
         )
         for layout, memory_format in layouts.items()
         for dims in ((0, 2, 3), (1, 2))

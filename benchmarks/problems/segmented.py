@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import LENGTHS, Figure, cub, gradient, installed, integers, offsets
+from problems import LENGTHS, Figure, cub, gradient, installed, integers, offsets, segment_of
 
 
 def segment_sums(x: Tensor, offsets: Tensor) -> Tensor:
@@ -33,8 +33,11 @@ def recurrences(a: Tensor, b: Tensor) -> Tensor:
 @functools.lru_cache(maxsize=1)
 def keys(offsets: Tensor) -> Tensor:
     """The segment of each element: what CUB asks for instead of offsets."""
-    count = torch.arange(offsets.numel() - 1, device=offsets.device, dtype=torch.int32)
-    return count.repeat_interleave(offsets.diff())
+    return segment_of(offsets).int()
+
+
+def index_add(x: Tensor, offsets: Tensor) -> Tensor:
+    return x.new_zeros(offsets.numel() - 1).index_add(0, segment_of(offsets), x)
 
 
 def segments(n: int, backward: int) -> list[Figure]:
@@ -49,6 +52,7 @@ def segments(n: int, backward: int) -> list[Figure]:
                 segment_sums,
                 {
                     "torch": lambda x, o: torch.segment_reduce(x, "sum", offsets=o),
+                    "index_add": index_add,
                     "cub": cub("segment_sum_float32", lambda x, o: x.new_empty(o.numel() - 1)),
                 },
             )
@@ -69,7 +73,10 @@ def segments(n: int, backward: int) -> list[Figure]:
                 lambda kind=kind: (integers(backward), o := offsets(kind, backward), integers(o.numel() - 1)),
                 gradient(tp.segment_reduce),
                 lambda x, o, g: g.repeat_interleave(o.diff()),
-                {"torch": gradient(lambda x, o: torch.segment_reduce(x, "sum", offsets=o))},
+                {
+                    "torch": gradient(lambda x, o: torch.segment_reduce(x, "sum", offsets=o)),
+                    "gather": lambda x, o, g: g[segment_of(o)],
+                },
                 unread=1,
             )
         )

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import LENGTHS, Figure, cub, of_bytes, offsets
+from problems import LENGTHS, Figure, cub, of_bytes, offsets, one_thread
+from problems.segmented import keys as segment_keys
 
 
 def words(*shape: int, dtype=torch.int32) -> Tensor:
@@ -18,11 +19,6 @@ def words(*shape: int, dtype=torch.int32) -> Tensor:
         return torch.rand(shape, dtype=dtype)
     info = torch.iinfo(dtype)
     return torch.randint(info.min, info.max, shape, dtype=dtype)
-
-
-def host(f):
-    """A function of numpy's as one of tensors of the CPU."""
-    return lambda *tensors: torch.from_numpy(f(*(x.numpy() for x in tensors)))
 
 
 def torch_keys(x: Tensor) -> Tensor:
@@ -59,8 +55,7 @@ def cub_sort(x: Tensor) -> list[Tensor]:
 def torch_segments(x: Tensor, offsets: Tensor) -> Tensor:
     """By key, then by segment, as one does with torch alone."""
     keys, order = torch.sort(x, stable=True)
-    segment = torch.arange(offsets.numel() - 1, dtype=torch.int32).repeat_interleave(offsets.diff())
-    return keys[torch.sort(segment[order], stable=True)[1]]
+    return keys[torch.sort(segment_keys(offsets)[order], stable=True)[1]]
 
 
 def halves(n: int) -> tuple[Tensor, Tensor]:
@@ -77,9 +72,14 @@ def numpy_merge(a, b):
 
 def keys(sizes: list[int], cpu: bool, dtype=torch.int32) -> list[Figure]:
     name = str(dtype).removeprefix("torch.")
-    peers = {"torch": torch_keys} | ({"numpy": host(np.sort)} if cpu else {"cub": cub(f"sort_keys_{name}")})
+    peers = {"torch": torch_keys} | (one_thread(np.sort) if cpu else {"cub": cub(f"sort_keys_{name}")})
     data = lambda n: lambda: (words(n, dtype=dtype),)  # noqa: E731
     return [Figure(f"sort_keys {n}", data(n), tp.sort_keys, torch_keys, peers) for n in sizes]
+
+
+def keys_of_rows(rows: int, n: int, cpu: bool) -> Figure:
+    peers = {"torch": torch_keys} | (one_thread(np.sort) if cpu else {})
+    return Figure(f"sort_keys {rows} x {n}", lambda: (words(rows, n),), tp.sort_keys, torch_keys, peers)
 
 
 def rows(shapes: list[tuple[int, int]]) -> list[Figure]:
@@ -88,14 +88,41 @@ def rows(shapes: list[tuple[int, int]]) -> list[Figure]:
     return [Figure(f"sort {r} x {n}", data((r, n)), tp.sort, sort, {"torch": sort}) for r, n in shapes]
 
 
+def co_ranks(n: int) -> Figure:
+    """How many of the k least keys are a's, for random k. torch has no such function. Its search for the key that has
+    rank k is as much work, if that key is known."""
+
+    def searched(a: Tensor, b: Tensor, ranks: Tensor) -> Tensor:
+        return torch.searchsorted(a, merged(a, b)[ranks])
+
+    @functools.lru_cache(maxsize=1)
+    def merged(a: Tensor, b: Tensor) -> Tensor:
+        return torch_merge(a, b)
+
+    def want(a: Tensor, b: Tensor, ranks: Tensor) -> Tensor:
+        order = torch.sort(torch.cat([a, b]), stable=True)[1]  # of equal keys, a's are first
+        before = (order < a.numel()).cumsum(0)
+        return torch.cat([before.new_zeros(1), before])[ranks]
+
+    return Figure(
+        f"co_rank of 2^20 ranks in {n}",
+        lambda: (*halves(n), torch.randint(0, n, (2**20,))),
+        lambda a, b, ranks: tp.co_rank(ranks, a, b),
+        want,
+        {"torch.searchsorted of known keys": searched},
+        exact_peers=False,  # of equal keys
+    )
+
+
 def figures(device: str) -> list[Figure]:
     cpu = device == "cpu"
     n = 2**24 if cpu else 2**28
     sort = lambda x: torch.sort(x, stable=True)  # noqa: E731
-    peers = {"torch": torch_merge} | ({"numpy": host(numpy_merge)} if cpu else {"cub": CUB_MERGE})
+    peers = {"torch": torch_merge} | (one_thread(numpy_merge) if cpu else {"cub": CUB_MERGE})
     problems = [
         *keys([2**24] if cpu else [2**28, 2**24, 2**20, 2**16], cpu),
         *keys([2**22 if cpu else 2**24], cpu, torch.int64),
+        keys_of_rows(2**14, 256, cpu),
         Figure(
             f"sort_pairs {n}",
             lambda: (words(n), words(n)),
@@ -116,6 +143,7 @@ def figures(device: str) -> list[Figure]:
             for size in ([n] if cpu else [2**28, 2**24, 2**20])
         ),
     ]
+    problems.append(co_ranks(2**20 if cpu else 2**24))
     segmented = 2**22 if cpu else 2**26
     problems += [
         Figure(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import operator
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import Figure, integers, segment_of
+from problems import Figure, cusparse, integers, segment_of
+from torch_patterns import testing
 
 # How long the rows are, and what they point to.
 LENGTHS: dict[str, Callable[[int], Tensor]] = {
@@ -37,12 +40,28 @@ def csr(values: Tensor, ptrs: Tensor, cols: Tensor) -> tp.CSR:
     return tp.CSR(ptrs, cols, values, (ptrs.numel() - 1,) * 2)
 
 
-rows_of = functools.lru_cache(maxsize=1)(segment_of)
-
-
 @functools.lru_cache(maxsize=1)
 def torch_csr(values: Tensor, ptrs: Tensor, cols: Tensor) -> Tensor:
     return torch.sparse_csr_tensor(ptrs, cols, values, (ptrs.numel() - 1,) * 2, check_invariants=False)
+
+
+@functools.lru_cache(maxsize=1)
+def torch_transpose(*tensors: Tensor) -> Tensor:
+    """A transposed copy, made once as ours is."""
+    return torch_csr(*tensors).t().to_sparse_csr()
+
+
+@functools.lru_cache(maxsize=1)
+def permutation(cols: Tensor) -> Tensor:
+    """The entry that each entry of the transpose is."""
+    return cols.sort(stable=True)[1]
+
+
+def permuted(v: Tensor, p: Tensor, c: Tensor, g: Tensor) -> Tensor:
+    """What torch can do with a copy that, as a plan, holds for other values, too."""
+    t = torch_transpose(v, p, c)
+    values = v[permutation(c)]
+    return torch.sparse_csr_tensor(t.crow_indices(), t.col_indices(), values, t.shape, check_invariants=False) @ g
 
 
 @functools.lru_cache(maxsize=1)
@@ -75,23 +94,25 @@ def exact(values: Tensor, to: Tensor, at: Tensor, x: Tensor, size: int) -> Tenso
 
 
 def product(v: Tensor, p: Tensor, c: Tensor, x: Tensor) -> Tensor:
-    return exact(v, rows_of(p), c.long(), x, p.numel() - 1)
+    return exact(v, segment_of(p), c.long(), x, p.numel() - 1)
 
 
 def transposed_product(v: Tensor, p: Tensor, c: Tensor, g: Tensor) -> Tensor:
-    return exact(v, c.long(), rows_of(p), g, p.numel() - 1)
+    return exact(v, c.long(), segment_of(p), g, p.numel() - 1)
 
 
 def sampled(v: Tensor, p: Tensor, c: Tensor, g: Tensor, x: Tensor) -> Tensor:
     pairs = zip(g.long().unbind(1), x.long().unbind(1), strict=True)
-    return sum(a[rows_of(p)] * b[c.long()] for a, b in pairs)
+    return sum(a[segment_of(p)] * b[c.long()] for a, b in pairs)
 
 
 def vectors(device: str, rows: int) -> list[Figure]:
     figures = []
     peers = {"torch": lambda v, p, c, x: torch_csr(v, p, c) @ x}
     if device == "cpu":
-        peers["scipy"] = lambda v, p, c, x: torch.from_numpy(scipy_csr(v, p, c) @ x.numpy())
+        peers["scipy, 1 thread"] = lambda v, p, c, x: torch.from_numpy(scipy_csr(v, p, c) @ x.numpy())
+    else:
+        peers["cuSPARSE"] = cusparse.spmv
     for kind in LENGTHS:
         data = lambda kind=kind: (*matrix(kind, rows), integers(rows))  # noqa: E731
         figures += [
@@ -108,14 +129,14 @@ def vectors(device: str, rows: int) -> list[Figure]:
                 data,
                 lambda v, p, c, g: tp.spmv(transpose(v, p, c), g),
                 transposed_product,
-                {"torch": lambda v, p, c, g: torch_csr(v, p, c).t() @ g},
+                {"torch": lambda v, p, c, g: torch_transpose(v, p, c) @ g},
             ),
             Figure(
                 f"spmv transposed through a plan {kind}",
                 data,
                 lambda v, p, c, g: transposed(v, p, c, g[:, None])[:, 0],
                 transposed_product,
-                {"torch": lambda v, p, c, g: torch_csr(v, p, c).t() @ g},
+                {"torch": lambda v, p, c, g: torch_csr(v, p, c).t() @ g, "torch, values permuted": permuted},
             ),
         ]
     return figures
@@ -124,6 +145,10 @@ def vectors(device: str, rows: int) -> list[Figure]:
 def transposed(v: Tensor, p: Tensor, c: Tensor, g: Tensor) -> Tensor:
     rows = p.numel() - 1
     return torch.ops.torch_patterns.spmm_transposed("csr", [p, c], v, g, rows, rows, 0, *plan(v, p, c), "auto")
+
+
+def sampled_addmm(v: Tensor, p: Tensor, c: Tensor, g: Tensor, x: Tensor) -> Tensor:
+    return torch.sparse.sampled_addmm(torch_csr(v, p, c), g, x.mT, beta=0).values()
 
 
 def columns(rows: int, widths: tuple[int, ...]) -> list[Figure]:
@@ -142,13 +167,19 @@ def columns(rows: int, widths: tuple[int, ...]) -> list[Figure]:
                 product,
                 {"torch": lambda v, p, c, x: torch_csr(v, p, c) @ x},
             ),
-            Figure(f"spmm gradient of x {rows} x 16 k={k}", one, transposed, transposed_product, {}),
+            Figure(
+                f"spmm gradient of x {rows} x 16 k={k}",
+                one,
+                transposed,
+                transposed_product,
+                {"torch, transposed copy": lambda v, p, c, g: torch_transpose(v, p, c) @ g},
+            ),
             Figure(
                 f"sampled_product {rows} x 16 k={k}",
                 both,
                 lambda v, p, c, g, x: torch.ops.torch_patterns.sampled_product("csr", [p, c], g, x, rows, rows),
                 sampled,
-                {},
+                {"torch.sparse.sampled_addmm": sampled_addmm},
                 unread=1,
             ),
         ]
@@ -177,7 +208,7 @@ def squares(rows: int) -> list[Figure]:
         first = torch.arange(c.numel()).repeat_interleave(counts)
         begin = counts.cumsum(0) - counts
         second = torch.arange(int(counts.sum())) + (p[c] - begin)[first]
-        positions, inverse = (rows_of(p)[first] * rows + c[second]).unique(return_inverse=True)
+        positions, inverse = (segment_of(p)[first] * rows + c[second]).unique(return_inverse=True)
         values = torch.zeros_like(positions).index_add_(0, inverse, v.long()[first] * v.long()[second])
         ends = (positions // rows).bincount(minlength=rows).cumsum(0)
         return values, torch.cat([ends.new_zeros(1), ends]), positions % rows
@@ -191,7 +222,7 @@ def squares(rows: int) -> list[Figure]:
         return torch.from_numpy(square.data)
 
     on_cuda = torch.get_default_device().type == "cuda"
-    peers = {"torch": by_torch} if on_cuda else {"torch": by_torch, "scipy": by_scipy}
+    peers = {"torch": by_torch} if on_cuda else {"torch": by_torch, "scipy, 1 thread": by_scipy}
     # Peers may drop entries that cancel.
     return [
         Figure(f"spgemm {kind}", functools.partial(data, kind), ours, want, peers, exact_peers=False)
@@ -204,13 +235,13 @@ def by_entry(rows: int) -> list[Figure]:
 
     def operand(kind: str) -> tuple[Tensor, ...]:
         _, p, c = matrix(kind, rows)
-        positions = (rows_of(p) * rows + c).unique()
+        positions = (segment_of(p) * rows + c).unique()
         ends = (positions // rows).bincount(minlength=rows).cumsum(0)
         ptrs = torch.cat([ends.new_zeros(1), ends])
         return integers(positions.numel(), low=1, high=3), ptrs.to(p.dtype), (positions % rows).to(c.dtype)
 
     def want(op: Callable, common: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
-        x, y = (rows_of(p) * rows + c for _, p, c in (tensors[:3], tensors[3:]))
+        x, y = (segment_of(p) * rows + c for _, p, c in (tensors[:3], tensors[3:]))
         positions = x[torch.isin(x, y)] if common else torch.cat([x, y]).unique()
         values = [
             torch.where(
@@ -244,7 +275,7 @@ def by_entry(rows: int) -> list[Figure]:
 
     def peers(op: Callable) -> dict[str, Callable]:
         if not on_cuda:
-            return {"scipy": functools.partial(by_scipy, op)}
+            return {"scipy, 1 thread": functools.partial(by_scipy, op)}
         # Torch multiplies only coordinates; torch 2.11 crashes where there are so many.
         return {"torch": sum_by_torch} if op is operator.add else {}
 
@@ -276,14 +307,90 @@ def conversions(entries: int) -> list[Figure]:
 
     def want(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         order = r.sort(stable=True)[1]
-        ends = r.bincount(minlength=rows).cumsum(0)
-        return v[order], torch.cat([ends.new_zeros(1), ends]).to(r.dtype), c[order]
+        return v[order], offsets_of(r, r.dtype), c[order]
 
-    return [Figure(f"convert coo to csr {entries}", make, ours, want, {})]
+    def offsets_of(r: Tensor, dtype: torch.dtype) -> Tensor:
+        ends = r.bincount(minlength=rows).cumsum(0)
+        return torch.cat([ends.new_zeros(1), ends]).to(dtype)
+
+    def ours_once(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        a = tp.COO(r, c, v, (rows, rows)).coalesce().convert("csr")
+        return a.values, a.row_ptrs, a.col_idx
+
+    def want_once(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        positions, inverse = (r.long() * rows + c).unique(return_inverse=True)
+        values = torch.zeros_like(positions).index_add_(0, inverse, v.long())
+        return values, offsets_of(positions // rows, r.dtype), (positions % rows).to(c.dtype)
+
+    @functools.lru_cache(maxsize=1)
+    def indices(r: Tensor, c: Tensor) -> Tensor:
+        return torch.stack([r, c]).long()  # as torch requires
+
+    def by_torch(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        a = torch.sparse_coo_tensor(indices(r, c), v, (rows, rows), check_invariants=False).coalesce().to_sparse_csr()
+        return a.values(), a.crow_indices(), a.col_indices()
+
+    def by_scipy(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        import scipy.sparse
+
+        a = scipy.sparse.coo_array((v.numpy(), (r.numpy(), c.numpy())), shape=(rows, rows)).tocsr()
+        a.sum_duplicates()
+        return tuple(map(torch.from_numpy, (a.data, a.indptr, a.indices)))
+
+    on_cuda = torch.get_default_device().type == "cuda"
+    peers = {"torch": by_torch} | ({} if on_cuda else {"scipy, 1 thread": by_scipy})
+    return [
+        Figure(f"convert coo to csr {entries}", make, ours, want, {}),
+        Figure(f"coalesce coo to csr {entries}", make, ours_once, want_once, peers),
+    ]
+
+
+def files(entries: int) -> list[Figure]:
+    """A Matrix Market file, which is in the memory of the operating system."""
+    path = Path(tempfile.mkdtemp()) / "matrix.mtx"
+    shape = (entries // 16, entries // 16)
+
+    def make() -> tuple[Tensor, ...]:
+        positions = torch.randperm(shape[0] * 64)[:entries].sort()[0] * (shape[1] // 64)
+        entry = torch.rand(entries, dtype=torch.float64), positions // shape[1], positions % shape[1]
+        write(*entry)
+        return entry
+
+    def write(v: Tensor, r: Tensor, c: Tensor) -> Tensor:
+        tp.io.write_matrix_market(path, tp.COO(r, c, v, shape))
+        return v.new_zeros(())
+
+    def scipy_write(v: Tensor, r: Tensor, c: Tensor) -> Tensor:
+        import scipy.io
+        import scipy.sparse
+
+        matrix = scipy.sparse.coo_array((v.numpy(), (r.numpy(), c.numpy())), shape=shape)
+        scipy.io.mmwrite(path, matrix, precision=17)
+        return v.new_zeros(())
+
+    def ours(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        a = tp.io.read_matrix_market(path)
+        return a.values, a.row_idx, a.col_idx
+
+    def by_scipy(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        import scipy.io
+
+        a = scipy.io.mmread(path)
+        return tuple(map(torch.from_numpy, (a.data, a.row, a.col)))
+
+    def written(*entry: Tensor) -> Tensor:
+        testing.assert_equal(by_scipy(*entry), entry, "the file that make() wrote")
+        return entry[0].new_zeros(())
+
+    return [
+        Figure(f"read_matrix_market {entries}", make, ours, lambda *entry: entry, {"scipy": by_scipy}),
+        Figure(f"write_matrix_market {entries}", make, write, written, {"scipy": scipy_write}),
+    ]
 
 
 def figures(device: str) -> list[Figure]:
     if device == "cuda":
         products = vectors(device, 2**21) + columns(2**20, (32, 128)) + squares(2**18)
         return products + by_entry(2**20) + conversions(2**26)
-    return vectors(device, 2**17) + columns(2**15, (32,)) + squares(2**14) + by_entry(2**16) + conversions(2**20)
+    products = vectors(device, 2**17) + columns(2**15, (32,)) + squares(2**14)
+    return products + by_entry(2**16) + conversions(2**20) + files(500_000)
