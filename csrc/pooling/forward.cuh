@@ -1,5 +1,5 @@
-// Pooling: each thread computes one output pixel, two vertical neighbours or, channels last, a vector of channels of
-// one pixel.
+// Pooling: each thread computes one output pixel, 2 x 2 neighbours or, channels last, a vector of channels of one
+// pixel.
 #pragma once
 #include "pooling/tiles.cuh"
 
@@ -154,9 +154,10 @@ struct Neuron {
   }
 };
 
+// The result of an output: what is left to do with the sums of its window.
 template <int width, class T, class I, class H, class W>
-TP_DEVICE void store_mean(const Grid<I, H, W>& g, const Neuron<T, I>& neuron, I n, I oh, I ow, I c,
-                          const acc_t<T> (&sum)[width], T* y) {
+TP_DEVICE block::Vector<T, width> mean_of(const Grid<I, H, W>& g, const Neuron<T, I>& neuron, I n, I oh, I ow, I c,
+                                          const acc_t<T> (&sum)[width]) {
   using A = acc_t<T>;
   const A count = A(counted_by(g.h, oh, g.count_include_pad)) * A(counted_by(g.w, ow, g.count_include_pad));
   block::Vector<T, width> result;
@@ -166,40 +167,62 @@ TP_DEVICE void store_mean(const Grid<I, H, W>& g, const Neuron<T, I>& neuron, I 
     if (neuron.bias) mean += g.inner == 1 ? neuron.bias_of(n) : A(neuron.bias[c + v]);
     result.v[v] = T(activate(neuron.activation, mean));
   }
-  store_vector<T, width>(y + g.out_offset(n, oh, ow, c), result);
+  return result;
+}
+
+// Computes height x across neighbouring outputs; windows have a constant size. With `quads`, there are two across, and
+// they are stored together if both exist and begin at a multiple of two.
+template <int height, int across, int width, class T, class I, class H, class W>
+TP_DEVICE void averages_of(const Grid<I, H, W>& g, const Neuron<T, I>& neuron, const T* map, I n, I oh, I ow, I c,
+                           bool quads, T* y) {
+  const Taps<height, across, width, T, I, H, W> taps(g, map, begin_of(g.h, oh), begin_of(g.w, ow), quads);
+#pragma unroll
+  for (int p = 0; p < height; ++p) {
+    if (oh + p >= g.h.outputs) return;
+    block::Vector<T, width> mean[across];
+#pragma unroll
+    for (int q = 0; q < across; ++q) {
+      acc_t<T> sum[width] = {};
+#pragma unroll
+      for (int k = 0; k < H::constant_kernel * W::constant_kernel; ++k) {
+        const int i = p * H::stride + k / W::constant_kernel, j = q * W::stride + k % W::constant_kernel;
+        const bool exists = taps.row_exists[i] && taps.column_exists[j];
+#pragma unroll
+        for (int v = 0; v < width; ++v) sum[v] += exists ? acc_t<T>(taps.values[i][j].v[v]) : acc_t<T>(0);
+      }
+      mean[q] = mean_of(g, neuron, n, oh + p, ow + q, c, sum);
+    }
+    const I o = g.out_offset(n, oh + p, ow, c);
+    if constexpr (across == 2) {
+      const bool both = ow + 1 < g.w.outputs;
+      if (quads && both && o % 2 == 0) {
+        store_vector<T, 2>(y + o, {{mean[0].v[0], mean[1].v[0]}});
+        continue;
+      }
+      if (both) store_vector<T, width>(y + o + g.inner, mean[1]);
+    }
+    store_vector<T, width>(y + o, mean[0]);
+  }
 }
 
 template <int width, class T, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
-    average_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const Neuron<T, I> neuron) {
-  using A = acc_t<T>;
-  constexpr int height = outputs_along<width, H>;
+    average_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const Neuron<T, I> neuron,
+                   bool quads) {
+  constexpr int height = outputs_along<width, H>, across = outputs_along<width, W>;
   const auto at = pixels.mine();
   if (!at.exists) return;
-  const I c = at.inner * width, oh = at.row * height, h0 = begin_of(g.h, oh), w0 = begin_of(g.w, at.column);
+  const I c = at.inner * width, oh = at.row * height, ow = at.column * across;
   const T* map = x + g.in_offset(at.n, 0, 0, c);
   if constexpr (H::constant_kernel > 0) {
-    const Taps<height, 1, width, T, I, H, W> taps(g, map, h0, w0);
-#pragma unroll
-    for (int p = 0; p < height; ++p) {
-      if (oh + p >= g.h.outputs) return;
-      A sum[width] = {};
-#pragma unroll
-      for (int k = 0; k < H::constant_kernel * W::constant_kernel; ++k) {
-        const int i = p * H::stride + k / W::constant_kernel, j = k % W::constant_kernel;
-        const bool exists = taps.row_exists[i] && taps.column_exists[j];
-#pragma unroll
-        for (int v = 0; v < width; ++v) sum[v] += exists ? A(taps.values[i][j].v[v]) : A(0);
-      }
-      store_mean(g, neuron, at.n, oh + p, at.column, c, sum, y);
-    }
+    averages_of<height, across, width>(g, neuron, map, at.n, oh, ow, c, quads, y);
   } else {
-    A sum[width] = {};
-    for_taps<width>(g, map, h0, w0, [&](I, const block::Vector<T, width>& tap) {
+    acc_t<T> sum[width] = {};
+    for_taps<width>(g, map, begin_of(g.h, oh), begin_of(g.w, ow), [&](I, const block::Vector<T, width>& tap) {
 #pragma unroll
-      for (int v = 0; v < width; ++v) sum[v] += A(tap.v[v]);
+      for (int v = 0; v < width; ++v) sum[v] += acc_t<T>(tap.v[v]);
     });
-    store_mean(g, neuron, at.n, oh, at.column, c, sum, y);
+    store_vector<T, width>(y + g.out_offset(at.n, oh, ow, c), mean_of(g, neuron, at.n, oh, ow, c, sum));
   }
 }
 

@@ -53,11 +53,11 @@ bool multiple_of(const void* p, int64_t bytes) { return reinterpret_cast<uintptr
 
 // Whether threads of a launch with these arrays may load four columns of a row at once, and store two results, for
 // windows with stride 2. The arrays of a later part may begin at an odd element.
-template <class T, class Index>
-bool in_quads(const Args& a, const T* x, const T* y, const Index* indices) {
+template <class T, class... Results>
+bool in_quads(const Args& a, const T* x, const Results*... results) {
   constexpr auto bytes = [](int n, size_t size) { return tp::min(n * int64_t(size), int64_t(16)); };
   return a.in.inner == 1 && a.in.w % 4 == 0 && a.w.padding <= 1 && multiple_of(x, bytes(4, sizeof(T))) &&
-         multiple_of(y, bytes(2, sizeof(T))) && multiple_of(indices, bytes(2, sizeof(Index)));
+         (multiple_of(results, bytes(2, sizeof(Results))) && ...);
 }
 
 // The numbers of elements of which the starts of all rows of grad_x are multiples.
@@ -92,9 +92,10 @@ void average(const Args& a, Context& context) {
     const int64_t maps = tp::max(a.maps, int64_t(1));
     const Neuron<T, I> neuron{static_cast<const T*>(a.bias), a.activation, maps, part.first % maps,
                               Divisor<I>(tp::min(maps, launch_elements))};
-    launch_outputs<outputs_along<width, H>, 1, width, I>(a, part, context, average_kernel<width, T, I, H, W>,
-                                                         static_cast<const T*>(a.x) + part.in_offset,
-                                                         static_cast<T*>(a.y) + part.out_offset, neuron);
+    const T* x = static_cast<const T*>(a.x) + part.in_offset;
+    T* y = static_cast<T*>(a.y) + part.out_offset;
+    launch_outputs<outputs_along<width, H>, outputs_along<width, W>, width, I>(
+        a, part, context, average_kernel<width, T, I, H, W>, x, y, neuron, in_quads(a, x, y));
   });
 }
 

@@ -1,11 +1,11 @@
-// Running extrema and their positions on a device, in one launch: each element is read once and each result written
-// once.
+// Running extrema and their positions on a device: each element is read once and each result written once.
 //
-// If the elements of a line are not adjacent, there is one thread per line. Otherwise, lines are stored end to end and
-// divided into tiles, whatever their length. A partial result over some elements starts at the last head of a line
-// among them; if there is a head, it does not combine with what precedes it. A tile publishes its leader, the extremum
-// so far, and looks back over earlier tiles (block/lookback.cuh). Few elements become leaders, so in a tile without a
-// head, a warp none of whose elements beats what precedes them writes that value everywhere and scans nothing.
+// If the elements of a line are not adjacent, there is one thread per line or, of few lines, one per section of a line;
+// sections are read twice. Otherwise, lines are stored end to end and divided into tiles, whatever their length. A
+// partial result over some elements starts at the last head of a line among them; if there is a head, it does not
+// combine with what precedes it. A tile publishes its leader, the extremum so far, and looks back over earlier tiles
+// (block/lookback.cuh). Few elements become leaders, so in a tile without a head, a warp none of whose elements beats
+// what precedes them writes that value everywhere and scans nothing.
 #ifdef __CUDACC__
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
@@ -320,44 +320,98 @@ void launch(const ExtremaArgs& args, Context& context) {
   check_launch("scan_with_indices");
 }
 
-// One thread per line of [outer, n, inner]; neighbouring lanes have neighbouring lines.
+// Lines of [outer, n, inner] whose elements are not adjacent. Each is divided into sections of `rows` elements, with
+// one thread per section; neighbouring lanes have neighbouring lines.
 template <class T, bool least>
-__global__ void __launch_bounds__(threads) extrema_of_columns(const ExtremaArgs args) {
+struct Columns {
   using A = acc_t<T>;
   using M = Leading<A, least>;
-  constexpr int unrolled = 8;
-  const int64_t line = int64_t(blockIdx.x) * threads + threadIdx.x;
-  if (line >= args.outer * args.inner) return;
-  const int64_t outer = line / args.inner, inner = line % args.inner, first = outer * args.n * args.inner + inner;
-  const T* const in = static_cast<const T*>(args.in) + first;
-  T* const out = static_cast<T*>(args.out) + first;
-  int64_t* const index = args.index + first;
-  const int n = int(args.n);
-  Leader<A> leader = M::identity();
-  for (int begin = 0; begin < n; begin += unrolled) {
-    T values[unrolled];
-#pragma unroll
-    for (int i = 0; i < unrolled; ++i) {
-      const int position = begin + i;
-      if (position < n) values[i] = in[(args.reverse ? n - 1 - position : position) * args.inner];
-    }
-#pragma unroll
-    for (int i = 0; i < unrolled; ++i) {
-      const int position = begin + i;
-      if (position >= n) break;
-      const Leader<A> element{A(values[i]), position};
-      leader = position == 0 ? element : M::combine(leader, element);
-      const int64_t at = (args.reverse ? n - 1 - position : position) * args.inner;
-      out[at] = T(leader.value);
-      index[at] = args.reverse ? n - 1 - leader.position : leader.position;
-    }
+  static constexpr int unrolled = 8;
+  ExtremaArgs args;
+  int64_t lines;
+  int rows, sections;
+  Leader<A>* leaders;  // [sections, lines]: of each section by itself; null if each line is one section
+
+  // What a thread works on.
+  struct Section {
+    int64_t line, first, step;  // elements are at first + position * step, in the order of the scan
+    int begin, end;             // positions in the line
+  };
+  TP_DEVICE Section mine() const {
+    Section s;
+    s.line = int64_t(blockIdx.x) * threads + threadIdx.x;
+    const int64_t outer = s.line / args.inner, last = args.reverse ? args.n - 1 : 0;
+    s.first = (outer * args.n + last) * args.inner + (s.line - outer * args.inner);
+    s.step = args.reverse ? -args.inner : args.inner;
+    s.begin = int(blockIdx.y) * rows;
+    s.end = int(tp::min(s.begin + int64_t(rows), args.n));
+    return s;
   }
+  // Calls f(position, leader) for the elements of a section, which `leader` precedes. Returns the leader behind it.
+  template <class F>
+  TP_DEVICE Leader<A> run(const Section& s, Leader<A> leader, F f) const {
+    const T* const in = static_cast<const T*>(args.in) + s.first;
+    for (int begin = s.begin; begin < s.end; begin += unrolled) {
+      T values[unrolled];
+#pragma unroll
+      for (int i = 0; i < unrolled; ++i) {
+        if (begin + i < s.end) values[i] = in[(begin + i) * s.step];
+      }
+#pragma unroll
+      for (int i = 0; i < unrolled; ++i) {
+        if (begin + i >= s.end) break;
+        const Leader<A> element{A(values[i]), begin + i};
+        leader = begin + i == 0 ? element : M::combine(leader, element);
+        f(begin + i, leader);
+      }
+    }
+    return leader;
+  }
+};
+
+template <class T, bool least>
+__global__ void __launch_bounds__(threads) leaders_of_sections(const Columns<T, least> columns) {
+  block::allow_next_launch();
+  const auto s = columns.mine();
+  if (s.line >= columns.lines) return;
+  columns.leaders[blockIdx.y * columns.lines + s.line] =
+      columns.run(s, Leading<acc_t<T>, least>::identity(), [](int, auto) {});
 }
 
 template <class T, bool least>
+__global__ void __launch_bounds__(threads) extrema_of_columns(const Columns<T, least> columns) {
+  using M = Leading<acc_t<T>, least>;
+  block::wait_for_launch_before();
+  const auto s = columns.mine();
+  if (s.line >= columns.lines) return;
+  auto before = M::identity();
+#pragma unroll 8
+  for (unsigned i = 0; i < blockIdx.y; ++i) before = M::combine(before, columns.leaders[i * columns.lines + s.line]);
+  const ExtremaArgs& a = columns.args;
+  T* const out = static_cast<T*>(a.out) + s.first;
+  int64_t* const index = a.index + s.first;
+  columns.run(s, before, [&](int position, const auto& leader) {
+    out[position * s.step] = T(leader.value);
+    index[position * s.step] = a.reverse ? int(a.n) - 1 - leader.position : leader.position;
+  });
+}
+
+// Few lines are divided so that there are about as many threads as an H200 runs at once. A section looks at those
+// before it, so there are not many.
+template <class T, bool least>
 void launch_columns(const ExtremaArgs& args, Context& context) {
-  const int64_t blocks = ceil_div(args.outer * args.inner, int64_t(threads));
-  extrema_of_columns<T, least><<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(args);
+  constexpr int64_t enough_threads = 1 << 18, most_sections = 128, least_rows = 32;
+  const int64_t lines = args.outer * args.inner;
+  const int64_t wanted = tp::min(tp::max(enough_threads / lines, int64_t(1)), most_sections);
+  const int64_t rows = tp::min(tp::max(ceil_div(args.n, wanted), least_rows), args.n);
+  Columns<T, least> columns{args, lines, int(rows), int(ceil_div(args.n, rows)), nullptr};
+  const dim3 grid(unsigned(ceil_div(lines, int64_t(threads))), unsigned(columns.sections));
+  if (columns.sections > 1) {
+    columns.leaders = context.workspace<Leader<acc_t<T>>>(lines * columns.sections);
+    leaders_of_sections<T, least><<<grid, threads, 0, cudaStream_t(context.stream)>>>(columns);
+    check_launch("scan_with_indices");
+  }
+  block::launch_early(extrema_of_columns<T, least>, grid, threads, 0, context, columns);
   check_launch("scan_with_indices");
 }
 

@@ -36,19 +36,18 @@ TwoTensors empty_results(const Tensor& x) {
 }
 
 TwoTensors in_one_pass(const Tensor& x, int64_t dim, bool least, bool reverse) {
-  const bool adjacent = dim + 1 >= x.dim(), many = x.dim() > 0 && x.numel() >= scan::enough_lines * x.size(dim);
-  if (x.is_cuda() && !adjacent && !many) {
+  scan::ExtremaArgs args{};
+  set_lines(args, x, dim);
+  if (x.is_cuda() && !scan::scanned_in_place(args)) {
     const auto [values, indices] = in_one_pass(x.movedim(dim, -1), x.dim() - 1, least, reverse);
     return {values.movedim(-1, dim).contiguous(), indices.movedim(-1, dim).contiguous()};
   }
   const Tensor in = x.contiguous();
   auto [values, indices] = empty_results(in);
   if (in.numel() == 0) return {values, indices};
-  scan::ExtremaArgs args{};
   args.in = in.const_data_ptr();
   args.out = values.mutable_data_ptr();
   args.index = indices.mutable_data_ptr<int64_t>();
-  set_lines(args, in, dim);
   args.dtype = dtype_of_tensor(op_name, in);
   args.least = least;
   args.reverse = reverse;
