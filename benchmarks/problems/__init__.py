@@ -58,14 +58,18 @@ def segment_of(offsets: Tensor) -> Tensor:
     return torch.arange(offsets.numel() - 1, device=offsets.device).repeat_interleave(offsets.diff())
 
 
-def gradient(f: Callable[..., Tensor]) -> Callable:
-    """The gradients of f for its floating-point tensors, of which the last is the incoming gradient: the backward pass
-    alone, over a graph that is built once."""
+def graph_of(f: Callable[..., Tensor], tensors: tuple[Tensor, ...], constants: int) -> tuple[Tensor, list[Tensor]]:
+    """The result of f, and its floating-point tensors that are differentiated: all but the last `constants`."""
+    inputs = [
+        t.detach().requires_grad_(t.is_floating_point() and i < len(tensors) - constants) for i, t in enumerate(tensors)
+    ]
+    return f(*inputs), [t for t in inputs if t.requires_grad]
 
-    @functools.lru_cache(maxsize=1)
-    def graph(*tensors):
-        leaves = [t.detach().requires_grad_() if t.is_floating_point() else t for t in tensors]
-        return f(*leaves), [t for t in leaves if t.requires_grad]
+
+def gradient(f: Callable[..., Tensor], constants: int = 0) -> Callable:
+    """The gradients of f; the last tensor is the incoming gradient. This is the backward pass alone, over a graph that
+    is built once."""
+    graph = functools.lru_cache(maxsize=1)(lambda *tensors: graph_of(f, tensors, constants))
 
     def backward(*tensors):
         *inputs, g = tensors
@@ -76,13 +80,24 @@ def gradient(f: Callable[..., Tensor]) -> Callable:
     return backward
 
 
+def value_and_gradient(f: Callable[..., Tensor], constants: int = 0) -> Callable:
+    """Both passes: what the forward pass keeps for the other one is part of the work."""
+
+    def both(*tensors):
+        *inputs, g = tensors
+        y, leaves = graph_of(f, tuple(inputs), constants)
+        return y.detach(), *torch.autograd.grad(y, leaves, g)
+
+    return both
+
+
 def compiled(f: Callable) -> Callable:
     """f by torch.compile, for the shapes of one figure."""
 
     @functools.cache
     def compile_once() -> Callable:
         torch._dynamo.reset()  # lambdas of one line of code share a limit on how often it is compiled
-        torch._functorch.config.donated_buffer = False  # gradient() runs a graph again and again
+        torch._functorch.config.donated_buffer = False  # gradient() runs a graph more than once
         return torch.compile(f, dynamic=False)
 
     return lambda *tensors: compile_once()(*tensors)

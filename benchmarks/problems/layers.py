@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import Figure, compiled, gradient, integers
+from problems import Figure, compiled, gradient, integers, value_and_gradient
 
 
 def exact(f: Callable) -> Callable:
@@ -39,10 +39,12 @@ def both_ways(
     *,
     want: Callable | None = None,
     bounds: tuple[float, float] = (0.0, 0.0),
+    constants: int = 0,
     fuses: bool = False,
 ) -> list[Figure]:
     """A layer, whose result has this shape, and its gradients. `want` is the peer if it computes the same. If the peer
-    launches several kernels, torch.compile, which `fuses` them, is a peer too."""
+    launches several kernels, torch.compile, which `fuses` them, is a peer too, and both passes are timed together: the
+    compiler may let the first do work of the second."""
     want = want or peer
 
     def with_gradient() -> tuple[Tensor, ...]:
@@ -51,22 +53,33 @@ def both_ways(
         return *tensors, maps(*shape, last=last, dtype=tensors[0].dtype)
 
     operator, problem = name.split(" ", 1)
-    backward = f"{operator} backward {problem}"
-    peers, peers_backward = {"torch": peer}, {"torch": gradient(peer)}
-    if fuses:
-        peers["torch.compile"], peers_backward["torch.compile"] = compiled(peer), gradient(compiled(peer))
-    return [
-        Figure(name, make, ours, exact(want), peers, exact_peers=False, bound=bounds[0]),
+    figures = [
+        Figure(name, make, ours, exact(want), {"torch": peer}, exact_peers=False, bound=bounds[0]),
         Figure(
-            backward,
+            f"{operator} backward {problem}",
             with_gradient,
-            gradient(ours),
-            exact(gradient(want)),
-            peers_backward,
+            gradient(ours, constants),
+            exact(gradient(want, constants)),
+            {"torch": gradient(peer, constants)},
             exact_peers=False,
             bound=bounds[1],
         ),
     ]
+    if fuses:
+        figures[0].peers["torch.compile"] = compiled(peer)
+        both = functools.partial(value_and_gradient, constants=constants)
+        figures.append(
+            Figure(
+                f"{operator} with gradient {problem}",
+                with_gradient,
+                both(ours),
+                exact(both(want)),
+                {"torch": both(peer), "torch.compile": both(compiled(peer))},
+                exact_peers=False,
+                bound=max(bounds),
+            )
+        )
+    return figures
 
 
 def maps(*shape: int, last: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -162,6 +175,7 @@ def losses(rows: int, classes: int, n: int) -> list[Figure]:
             (),
             want=want,
             bounds=(n * 1e-4, 0.0),
+            constants=1,
             fuses=True,
         )
     return figures

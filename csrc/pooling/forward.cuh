@@ -226,6 +226,30 @@ __global__ void __launch_bounds__(vectorized_threads)
   }
 }
 
+// Average pooling of 2 x 2 pixels, without padding or a remainder: rows of all maps follow each other, so a thread
+// finds its four columns of two rows by one division. `pairs` counts the pairs of rows of a map.
+template <class T, class I>
+__global__ void __launch_bounds__(vectorized_threads)
+    halves_kernel(I count, const Divisor<I> quads, const Divisor<I> pairs, const T* x, T* y,
+                  const Neuron<T, I> neuron) {
+  using A = acc_t<T>;
+  const I i = I(blockIdx.x) * vectorized_threads + I(threadIdx.x);
+  if (i >= count) return;
+  I pair = i;
+  const I quad = quads.take(pair), row = 4 * I(quads.d);
+  const A bias = neuron.bias ? neuron.bias_of(pairs.quotient(pair)) : A(0);
+  const auto top = load_vector<T, 4>(x + pair * 2 * row + quad * 4);
+  const auto bottom = load_vector<T, 4>(x + pair * 2 * row + row + quad * 4);
+  block::Vector<T, 2> result;
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    A mean = (A(0) + A(top.v[2 * q]) + A(top.v[2 * q + 1]) + A(bottom.v[2 * q]) + A(bottom.v[2 * q + 1])) / 4;
+    if (neuron.bias) mean += bias;
+    result.v[q] = T(activate(neuron.activation, mean));
+  }
+  store_vector<T, 2>(y + 2 * i, result);
+}
+
 // y = x at the window's index, or 0 if the index lies outside its window.
 template <class T, class Index, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)

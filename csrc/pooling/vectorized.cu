@@ -94,6 +94,16 @@ void average(const Args& a, Context& context) {
                               Divisor<I>(tp::min(maps, launch_elements))};
     const T* x = static_cast<const T*>(a.x) + part.in_offset;
     T* y = static_cast<T*>(a.y) + part.out_offset;
+    if constexpr (width == 1 && std::is_same<W, Windows<2, 2>>::value) {
+      const bool covered = a.in.h == 2 * a.out.h && a.in.w == 2 * a.out.w && a.h.padding + a.w.padding == 0;
+      if (covered && in_quads(a, x, y)) {
+        const int64_t quads = a.in.w / 4, count = part.grid.outer * a.out.h * quads;
+        const unsigned blocks(ceil_div(count, int64_t(vectorized_threads)));
+        halves_kernel<T, I><<<blocks, vectorized_threads, 0, cudaStream_t(context.stream)>>>(
+            I(count), Divisor<I>(quads), Divisor<I>(a.out.h), x, y, neuron);
+        return check_launch("vectorized");
+      }
+    }
     launch_outputs<outputs_along<width, H>, outputs_along<width, W>, width, I>(
         a, part, context, average_kernel<width, T, I, H, W>, x, y, neuron, in_quads(a, x, y));
   });

@@ -397,12 +397,12 @@ __global__ void __launch_bounds__(threads) extrema_of_columns(const Columns<T, l
 }
 
 // Few lines are divided so that there are about as many threads as an H200 runs at once. A section looks at those
-// before it, so there are not many.
+// before it, so a line does not have many.
 template <class T, bool least>
 void launch_columns(const ExtremaArgs& args, Context& context) {
-  constexpr int64_t enough_threads = 1 << 18, most_sections = 128, least_rows = 32;
+  constexpr int64_t many_lines = 1 << 15, threads_at_once = 1 << 18, most_sections = 128, least_rows = 64;
   const int64_t lines = args.outer * args.inner;
-  const int64_t wanted = tp::min(tp::max(enough_threads / lines, int64_t(1)), most_sections);
+  const int64_t wanted = lines < many_lines ? tp::min(threads_at_once / lines, most_sections) : 1;
   const int64_t rows = tp::min(tp::max(ceil_div(args.n, wanted), least_rows), args.n);
   Columns<T, least> columns{args, lines, int(rows), int(ceil_div(args.n, rows)), nullptr};
   const dim3 grid(unsigned(ceil_div(lines, int64_t(threads))), unsigned(columns.sections));
