@@ -20,21 +20,45 @@ template <class A, int count>
 struct VectorOf {
   typedef A type __attribute__((vector_size(count * sizeof(A))));
 };
-template <class A, int count = lanes>
-using Vector = typename VectorOf<std::conditional_t<std::is_same<A, bool>::value, uint8_t, A>, count>::type;
 
-template <class A, class T>
-Vector<A> load_lanes(const T* x) {
-  Vector<A> v;
-  if constexpr (sizeof(A) == sizeof(T)) {
-    memcpy(&v, x, sizeof(v));
-  } else {
-    A values[lanes];
-    for (int j = 0; j < lanes; ++j) values[j] = A(x[j]);
-    memcpy(&v, values, sizeof(v));
+// `lanes` values, in vectors of at most 32 bytes: GCC keeps wider ones in memory if the instructions do not have them.
+template <class A_>
+struct Lanes {
+  using A = std::conditional_t<std::is_same<A_, bool>::value, uint8_t, A_>;
+  static constexpr int width = tp::min(lanes, 32 / int(sizeof(A))), parts = lanes / width;
+  using Part = typename VectorOf<A, width>::type;
+  Part part[parts];
+
+  // The lanes f(0), f(1), ..., one function per part.
+  template <class F>
+  static Lanes of(F f) {
+    Lanes v;
+#pragma GCC unroll 2
+    for (int p = 0; p < parts; ++p) v.part[p] = f(p);
+    return v;
   }
-  return v;
-}
+  static Lanes all(A value) {
+    return of([=](int) { return value - Part{}; });
+  }
+  template <class T>
+  static Lanes load(const T* x) {
+    return of([=](int p) {
+      Part to;
+      if constexpr (sizeof(A) == sizeof(T)) {
+        memcpy(&to, x + p * width, sizeof(to));
+      } else if constexpr (std::is_arithmetic<T>::value && !std::is_same<T, bool>::value) {
+        typename VectorOf<T, width>::type from;
+        memcpy(&from, x + p * width, sizeof(from));
+        to = __builtin_convertvector(from, Part);
+      } else {
+        A values[width];
+        for (int k = 0; k < width; ++k) values[k] = A(x[p * width + k]);
+        memcpy(&to, values, sizeof(to));
+      }
+      return to;
+    });
+  }
+};
 
 // M::combine of every lane of two vectors.
 template <class M, class V>
@@ -55,46 +79,62 @@ V combine_vectors(V earlier, V later) {
   }
 }
 
-template <class M, int count = lanes>
-typename M::Acc combine_halves(Vector<typename M::Acc, count> v) {
-  using A = typename M::Acc;
+template <class M, class A>
+Lanes<A> combine_lanes(const Lanes<A>& earlier, const Lanes<A>& later) {
+  return Lanes<A>::of([&](int p) { return combine_vectors<M>(earlier.part[p], later.part[p]); });
+}
+
+template <class M, int count, class V>
+typename M::Acc combine_halves(V v) {
+  using A = std::decay_t<decltype(v[0])>;
   if constexpr (count == 1) {
-    return A(v[0]);
+    return typename M::Acc(v[0]);
   } else {
-    Vector<A, count / 2> low, high;
+    typename VectorOf<A, count / 2>::type low, high;
     memcpy(&low, &v, sizeof(low));
     memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof(low), sizeof(high));
     return combine_halves<M, count / 2>(combine_vectors<M>(low, high));
   }
 }
-
-// The first n lanes of `v`, and the other ones of `rest`.
-template <class V>
-V first_lanes(V v, int64_t n, V rest) {
-  const decltype(v == v) index = {0, 1, 2, 3, 4, 5, 6, 7};
-  return index < std::decay_t<decltype(index[0])>(n) ? v : rest;
+template <class M, class A>
+typename M::Acc combine_halves(const Lanes<A>& v) {
+  if constexpr (Lanes<A>::parts == 1) return combine_halves<M, lanes>(v.part[0]);
+  if constexpr (Lanes<A>::parts == 2) return combine_halves<M, lanes / 2>(combine_vectors<M>(v.part[0], v.part[1]));
 }
 
-// The vector of x[0] to x[n - 1], n < lanes, and of identities in the other lanes. If `readable` elements allow it, the
+// The first n lanes of `v`, and the other ones of `rest`.
+template <class A>
+Lanes<A> first_lanes(const Lanes<A>& v, int64_t n, const Lanes<A>& rest) {
+  using L = Lanes<A>;
+  return L::of([&](int p) {
+    using Index = decltype(v.part[p] == v.part[p]);
+    Index index;
+    for (int k = 0; k < L::width; ++k) index[k] = p * L::width + k;
+    return index < std::decay_t<decltype(index[0])>(n) ? v.part[p] : rest.part[p];
+  });
+}
+
+// The lanes x[0] to x[n - 1], n < lanes, and identities in the other lanes. If `readable` elements allow it, the
 // elements after them are read, too: a loop of unpredictable length costs more.
 template <class M, class T>
-Vector<typename M::Acc> load_last(const T* x, int64_t n, int64_t readable) {
-  using A = typename M::Acc;
-  Vector<A> v = M::identity() - Vector<A>{};
-  if (readable >= lanes) return first_lanes(load_lanes<A>(x), n, v);
-  for (int64_t j = 0; j < n; ++j) v[j] = A(x[j]);
-  return v;
+Lanes<typename M::Acc> load_last(const T* x, int64_t n, int64_t readable) {
+  using L = Lanes<typename M::Acc>;
+  const L rest = L::all(M::identity());
+  if (readable >= lanes) return first_lanes(L::load(x), n, rest);
+  typename L::A values[lanes];
+  for (int j = 0; j < lanes; ++j) values[j] = j < n ? typename L::A(x[j]) : typename L::A(M::identity());
+  return L::load(values);
 }
 
 // Combines the n elements of a run; `readable`, at least n, is how many elements may be read from x on.
 template <class M, class T>
-typename M::Acc combine_lanes(const T* x, int64_t n, int64_t readable) {
-  using A = typename M::Acc;
+typename M::Acc combine_elements(const T* x, int64_t n, int64_t readable) {
+  using L = Lanes<typename M::Acc>;
   if (n < lanes) return combine_halves<M>(load_last<M>(x, n, readable));
-  Vector<A> running = load_lanes<A>(x);
+  L running = L::load(x);
   int64_t i = lanes;
-  for (; i + lanes <= n; i += lanes) running = combine_vectors<M>(running, load_lanes<A>(x + i));
-  if (i < n) running = combine_vectors<M>(running, load_last<M>(x + i, n - i, readable - i));
+  for (; i + lanes <= n; i += lanes) running = combine_lanes<M>(running, L::load(x + i));
+  if (i < n) running = combine_lanes<M>(running, load_last<M>(x + i, n - i, readable - i));
   return combine_halves<M>(running);
 }
 
@@ -105,12 +145,12 @@ template <class M, class T>
 typename M::Acc combine_run(const T* x, int64_t n, int64_t readable) {
   using Acc = typename M::Acc;
   if constexpr (M::id == OpId::sum && is_floating<T>) {
-    Acc sum = Acc(combine_lanes<Sum<acc_t<T>>>(x, tp::min(n, chunk), readable));
+    Acc sum = Acc(combine_elements<Sum<acc_t<T>>>(x, tp::min(n, chunk), readable));
     for (int64_t i = chunk; i < n; i += chunk)
-      sum += Acc(combine_lanes<Sum<acc_t<T>>>(x + i, tp::min(n - i, chunk), readable - i));
+      sum += Acc(combine_elements<Sum<acc_t<T>>>(x + i, tp::min(n - i, chunk), readable - i));
     return sum;
   } else {
-    return combine_lanes<M>(x, n, readable);
+    return combine_elements<M>(x, n, readable);
   }
 }
 
@@ -151,7 +191,7 @@ typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
   for (int64_t i = 0; i < n; i += chunk) {
     const int64_t count = tp::min(chunk, n - i);
     for (int64_t k = 0; k < count; ++k) part[k] = distance_exponential(A(x[i + k]), most);
-    sum += Wide(combine_lanes<Sum<A>>(part, count, chunk));
+    sum += Wide(combine_elements<Sum<A>>(part, count, chunk));
   }
   return {Wide(most), sum};
 }
@@ -175,17 +215,19 @@ typename M::Acc moments_one_by_one(const T* x, int64_t n, int64_t step) {
 template <class M, class T>
 typename M::Acc moments_of_run(const T* x, int64_t n, int64_t readable) {
   using A = decltype(M::Acc::mean);
+  using L = Lanes<A>;
   if (n == 0) return M::identity();
-  const A mean = combine_lanes<Sum<A>>(x, n, readable) / A(n);
+  const A mean = combine_elements<Sum<A>>(x, n, readable) / A(n);
   if (mean - mean != A(0)) return moments_one_by_one<M>(x, n, 1);
-  Vector<A> sum{}, squares{};
-  const auto add = [&](Vector<A> distance) {
-    sum += distance;
-    squares += distance * distance;
+  L sum{}, squares{};
+  const auto away = [=](const L& v) { return L::of([&](int p) { return v.part[p] - mean; }); };
+  const auto add = [&](const L& distance) {
+    sum = L::of([&](int p) { return sum.part[p] + distance.part[p]; });
+    squares = L::of([&](int p) { return squares.part[p] + distance.part[p] * distance.part[p]; });
   };
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) add(load_lanes<A>(x + i) - mean);
-  if (i < n) add(first_lanes(load_last<Sum<A>>(x + i, n - i, readable - i) - mean, n - i, Vector<A>{}));
+  for (; i + lanes <= n; i += lanes) add(away(L::load(x + i)));
+  if (i < n) add(first_lanes(away(load_last<Sum<A>>(x + i, n - i, readable - i)), n - i, L{}));
   return corrected_moments(n, mean, combine_halves<Sum<A>>(sum), combine_halves<Sum<A>>(squares));
 }
 
@@ -245,7 +287,7 @@ struct Columns {
   }
 };
 
-// The elements of a column are added in the order of combine_lanes: the lanes of a run are here the rows modulo
+// The elements of a column are added in the order of combine_elements: the lanes of a run are here the rows modulo
 // `lanes`.
 template <class M, class T>
 void exponentiate_rows(const T* x, int64_t rows, const Columns columns, typename M::Acc* results) {
