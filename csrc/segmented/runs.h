@@ -255,16 +255,19 @@ void reduce_runs(const T* x, int64_t n, const int64_t* borders, int64_t count, t
 template <class T, class V>
 void normalize_runs(const T* x, const int64_t* borders, int64_t count, const V* values, bool logarithm, T* out) {
   on_vectors([=] {
-    for (int64_t i = 0; i < count; ++i) {
-      const V value = values[i];
-      const int64_t begin = borders[i], end = borders[i + 1];
-      if (value.sum < 0) {
-        std::fill(out + begin, out + end, T(0));
-        continue;
+    const auto write = [&](auto constant) {  // in a loop that computes only one of the two
+      for (int64_t i = 0; i < count; ++i) {
+        const V value = values[i];
+        const int64_t begin = borders[i], end = borders[i + 1];
+        if (value.sum < 0) {
+          std::fill(out + begin, out + end, T(0));
+          continue;
+        }
+        TP_INDEPENDENT
+        for (int64_t k = begin; k < end; ++k) out[k] = softmax_of(x[k], value, constant.value);
       }
-      TP_INDEPENDENT
-      for (int64_t k = begin; k < end; ++k) out[k] = softmax_of(x[k], value, logarithm);
-    }
+    };
+    logarithm ? write(std::true_type{}) : write(std::false_type{});
   });
 }
 
