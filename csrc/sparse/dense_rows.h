@@ -170,28 +170,65 @@ TP_AVX2_INLINE auto total_of(V v) {
   }
 }
 
-// The sum of a[i] times b[i] for i from 0 to n - 1.
-template <class T>
-TP_AVX2_INLINE acc_t<T> dot(const T* a, const T* b, int64_t n) {
+// The totals of four vectors, each added as by total_of.
+template <class V>
+TP_AVX2_INLINE auto totals_of(const V (&v)[4]) {
+  using A = std::decay_t<decltype(v[0][0])>;
+  Vector<A, 4> row[4];
+  TP_UNROLL for (int k = 0; k < 4; ++k) {
+    if constexpr (sizeof(V) == sizeof(row[k])) {
+      row[k] = v[k];
+    } else {
+      Vector<A, 4> half[2];
+      memcpy(half, &v[k], sizeof(half));
+      row[k] = half[0] + half[1];
+    }
+  }
+  // The elements 0 and 1 of the four, plus 2 and 3, and then these two sums.
+  const Vector<A, 4> first = __builtin_shufflevector(row[0], row[1], 0, 1, 4, 5) +
+                             __builtin_shufflevector(row[0], row[1], 2, 3, 6, 7),
+                     second = __builtin_shufflevector(row[2], row[3], 0, 1, 4, 5) +
+                              __builtin_shufflevector(row[2], row[3], 2, 3, 6, 7);
+  return __builtin_shufflevector(first, second, 0, 2, 4, 6) + __builtin_shufflevector(first, second, 1, 3, 5, 7);
+}
+
+// Sets to[k] to the sum of a[i] times b[k][i] for i from 0 to n - 1. Each sum has the same order, however many there
+// are.
+template <int count, class T>
+TP_AVX2_INLINE void dots(const T* a, const T* const (&b)[count], int64_t n, acc_t<T> (&to)[count]) {
   using Acc = acc_t<T>;
   constexpr int lanes = 32 / sizeof(Acc);
   using V = Vector<Acc, lanes>;
-  V sum[4] = {};
+  V sum[count] = {}, odd[count] = {};
   int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    TP_UNROLL for (int v = 0; v < 4; ++v) sum[v] += load<lanes>(a + i + v * lanes) * load<lanes>(b + i + v * lanes);
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    const V first = load<lanes>(a + i), second = load<lanes>(a + i + lanes);
+    TP_UNROLL for (int k = 0; k < count; ++k) {
+      sum[k] += first * load<lanes>(b[k] + i);
+      odd[k] += second * load<lanes>(b[k] + i + lanes);
+    }
   }
-  for (; i + lanes <= n; i += lanes) sum[0] += load<lanes>(a + i) * load<lanes>(b + i);
-  Acc total = total_of((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  if (i + lanes <= n) {
+    const V first = load<lanes>(a + i);
+    TP_UNROLL for (int k = 0; k < count; ++k) sum[k] += first * load<lanes>(b[k] + i);
+    i += lanes;
+  }
+  TP_UNROLL for (int k = 0; k < count; ++k) sum[k] += odd[k];
+  if constexpr (count == 4) {
+    const auto totals = totals_of(sum);
+    TP_UNROLL for (int k = 0; k < count; ++k) to[k] = totals[k];
+  } else {
+    TP_UNROLL for (int k = 0; k < count; ++k) to[k] = total_of(sum[k]);
+  }
   const auto few = [&](auto size) TP_AVX2 __attribute__((always_inline)) {
     if (n - i < size) return;
-    total += total_of(load<size>(a + i) * load<size>(b + i));
+    const auto first = load<size>(a + i);
+    TP_UNROLL for (int k = 0; k < count; ++k) to[k] += total_of(first * load<size>(b[k] + i));
     i += size;
   };
   if constexpr (lanes > 4) few(std::integral_constant<int, 4>{});
   few(std::integral_constant<int, 2>{});
   few(std::integral_constant<int, 1>{});
-  return total;
 }
 
 }  // namespace tp::sparse::dense_rows

@@ -8,34 +8,59 @@ namespace {
 
 using namespace sparse;
 
+// Computes entries begin to end - 1 of a row, or of row -1, whose entries are 0.
 struct OneByOne {
   template <class S>
-  auto operator()(const S& s, int64_t row, int64_t column) const {
-    return s.dot(row, column);
+  static void sample_row(const S& s, int64_t row, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) s.out[i] = typename S::T(s.sample(i, row));
   }
 };
 
 // Computes entries begin to end - 1.
-template <class Dot, class S>
+template <class Rows, class S>
 void sample_share(const S& s, int64_t begin, int64_t end) {
-  const bool by_pointers = s.a.row_idx == nullptr && s.a.ptrs != nullptr;
-  int64_t row = by_pointers ? s.row(begin) : 0;
-  for (int64_t i = begin; i < end; ++i) {
-    if (by_pointers) {
-      while (row + 1 < s.a.rows && int64_t(s.ptrs[row + 1]) <= i) ++row;
-    } else {
-      row = s.row(i);
-    }
-    const int64_t column = row < 0 ? -1 : s.column(i);
-    s.out[i] = typename S::T(column < 0 ? typename S::Acc(0) : Dot{}(s, row, column));
+  if (s.a.row_idx != nullptr || s.a.ptrs == nullptr) {
+    for (int64_t i = begin; i < end; ++i) Rows::sample_row(s, s.row(i), i, i + 1);
+    return;
+  }
+  for (int64_t row = s.row(begin); begin < end; ++row) {
+    const int64_t stop = row + 1 < s.a.rows ? tp::min(int64_t(s.ptrs[row + 1]), end) : end;
+    Rows::sample_row(s, row, begin, stop);
+    begin = tp::max(begin, stop);
   }
 }
 
 #ifdef TP_WITH_AVX2
 struct InVectors {
+  // Entries first to first + count - 1, which are not padding.
+  template <int count, class S>
+  TP_AVX2_INLINE static void sample_some(const S& s, int64_t row, int64_t first, const int64_t (&columns)[4]) {
+    const typename S::T* x[count];
+    typename S::Acc sums[count];
+    for (int k = 0; k < count; ++k) x[k] = s.x + columns[k] * s.a.k;
+    dense_rows::dots(s.gy + row * s.a.k, x, s.a.k, sums);
+    for (int k = 0; k < count; ++k) s.out[first + k] = typename S::T(sums[k]);
+  }
   template <class S>
-  TP_AVX2 auto operator()(const S& s, int64_t row, int64_t column) const {
-    return dense_rows::dot(s.gy + row * s.a.k, s.x + column * s.a.k, s.a.k);
+  TP_AVX2 static void sample_row(const S& s, int64_t row, int64_t begin, int64_t end) {
+    int64_t i = begin;
+    if (row < 0) return OneByOne::sample_row(s, row, begin, end);
+    while (i < end) {
+      int64_t columns[4] = {s.column(i), -1, -1, -1};
+      bool four = end - i >= 4 && columns[0] >= 0;
+      for (int k = 1; k < 4 && four; ++k) four = (columns[k] = s.column(i + k)) >= 0;
+      if (four) {
+        sample_some<4>(s, row, i, columns);
+        i += 4;
+        continue;
+      }
+      if (columns[0] < 0) {
+        s.out[i] = typename S::T(typename S::Acc(0));
+      } else {
+        sample_some<1>(s, row, i, columns);
+      }
+      ++i;
+    }
   }
 };
 template <class S>
