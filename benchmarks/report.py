@@ -99,9 +99,13 @@ def table(rows: list[dict[str, str]]) -> str:
     return markdown(lines, rows)
 
 
-def fresh(name: str, operators: list[str]) -> str:
-    rows = [row for row in read(name) if not operators or row["operator"] in operators]
+def of_rows(name: str, rows: list[dict[str, str]]) -> str:
+    """Returns the table that suits rows of a file."""
     return comparison(rows, reasons(name)) if any(row["algorithm"] == OURS for row in rows) else table(rows)
+
+
+def fresh(name: str, operators: list[str]) -> str:
+    return of_rows(name, [row for row in read(name) if not operators or row["operator"] in operators])
 
 
 def with_fresh_tables(text: str) -> str:
@@ -133,8 +137,8 @@ def main() -> None:
     options.file.write_text(with_fresh_tables(text))
     if options.plots:
         options.plots.mkdir(parents=True, exist_ok=True)
-        for match in MARKED.finditer(text):
-            plot(match[2], options.plots)
+        for name in dict.fromkeys(match[2] for match in MARKED.finditer(text)):
+            plot(name, options.plots)
 
 
 if __name__ == "__main__":

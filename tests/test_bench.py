@@ -1,17 +1,20 @@
 """The benchmarks: every contestant of every Spec, peers too, gives the reference's result; rows become tables."""
 
 import csv
+import functools
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import figures
+import problems
 import pytest
 import report
 import torch
 from common import FakeClock
-from problems import reduction, scan, segmented
+from problems import compact, histogram, lenet, reduction, scan, segmented, sort, sparse
 
+import torch_patterns as tp
 from torch_patterns import bench, registry, testing
 
 ROOT = Path(__file__).parent.parent
@@ -90,10 +93,28 @@ def test_tables_say_why_a_peer_is_faster(tmp_path, monkeypatch):
         "results,operator,problem,dtype,reason\na,spmv,random,float32,checks columns\n"
     )
     assert report.behind(report.read("a")) == {("spmv", "random", "float32"): 1.5}
-    table = report.table([*report.read("a"), report.read("a")[0] | {"operator": "sddmm"}], report.reasons("a"))
-    assert "| why a peer is faster |\n| --- |" in table
-    assert "| spmv float32 random | 1.5 ms, 1 % | **1.0 ms, 1 %** | checks columns |" in table
-    assert "| spmm float32 random | **2.0 ms, 1 %** | 3.0 ms, 1 % |  |" in table
+    text = report.with_fresh_tables("<!-- bench:a spmv spmm -->\n<!-- /bench -->\n")
+    assert "| peers, ms | why a peer is faster |\n| --- |" in text
+    assert "| spmv float32 random | 1.5 ms, 1 % | **torch 1.0** | checks columns |" in text
+    assert "| spmm float32 random | **2.0 ms, 1 %** | torch 3.0 |  |" in text
+    one = report.with_fresh_tables("<!-- bench:a spmm -->\n<!-- /bench -->\n")
+    assert "spmm float32" in one and "spmv" not in one
+
+
+def test_each_operator_has_one_table():
+    """Where the tables of docs/figures.md divide the rows of a file."""
+    shown: dict[str, list[str]] = {}
+    for match in report.MARKED.finditer((ROOT / "docs/figures.md").read_text()):
+        shown.setdefault(match[2], []).extend(
+            match[3].split() or sorted({r["operator"] for r in report.read(match[2])})
+        )
+    for name, operators in shown.items():
+        assert sorted(operators) == sorted({row["operator"] for row in report.read(name)}), name
+
+
+def test_each_table_is_of_one_run():
+    for match in report.MARKED.finditer((ROOT / "docs/figures.md").read_text()):
+        assert len({(row["device"], row["torch"], row["commit"]) for row in report.read(match[2])}) == 1, match[2]
 
 
 def test_each_row_behind_a_peer_says_why():
@@ -109,23 +130,38 @@ def test_each_row_behind_a_peer_says_why():
         assert all(len(reason) > 20 for reason in why.values())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_figures():
     """Each figure at a small size: ours and the peers give what int64 arithmetic gives."""
     small = [
         *reduction.reductions([1000], [(20, 30, 0), (20, 30, 1)], ("sum", "max", "argmax")),
         *scan.scans([5000], [(40, 32, 0), (20, 30, 1)], 600, (torch.bfloat16,)),
+        *scan.extrema([((1000,), 0), ((20, 30), 0)]),
         *segmented.segments(4096, 1024),
         *segmented.linear_recurrences(3000),
+        *histogram.histograms(1000, (16,), on_cuda=False),
+        *compact.compactions(1000, on_cuda=False),
+        *sparse.columns(64, (3,)),
+        *sparse.conversions(2048),
+        *sparse.files(500),
+        sort.co_ranks(1000),
+        lenet.outputs(8),
+        lenet.epochs(24, 8),
     ]
+    compiled = [figure for figure in small if "torch.compile" in figure.peers]
+    for figure in compiled[1:]:  # one shows that it works, and each takes seconds
+        del figure.peers["torch.compile"]
     rows = [figures.measure(figure, "cpu", FakeClock()) for figure in small]
-    assert {figure.name.split(" ")[0] for figure in small} == {
-        "reduce",
-        "scan",
-        "segment_reduce",
-        "segment_scan",
-        "linear_recurrence",
-    }
-    assert all(row[0]["algorithm"] == "torch_patterns" for row in rows) and any(len(row) > 1 for row in rows)
+    assert all(row[0]["algorithm"] == "torch_patterns" for row in rows) and any(len(row) > 2 for row in rows)
+
+
+def test_gradients_of_figures():
+    x, t = torch.tensor([2.0, 3.0]), torch.tensor([1.0, 1.0])
+    loss = functools.partial(tp.squared_error, reduction="sum")
+    assert problems.gradient(loss, constants=1)(x, t, torch.tensor(2.0)).tolist() == [2, 4]
+    assert [g.tolist() for g in problems.gradient(loss)(x, t, torch.tensor(1.0))] == [[1, 2], [-1, -2]]
+    value, gradient = problems.value_and_gradient(loss, constants=1)(x, t, torch.tensor(1.0))
+    assert value == 2.5 and gradient.tolist() == [1, 2]
 
 
 def test_figures_of_the_cpu_are_timed_without_a_mode(monkeypatch, capsys):

@@ -18,11 +18,9 @@ def cub_select(x: Tensor, mask: Tensor) -> Tensor:
     return kept[: int(count)]
 
 
-def figures(device: str) -> list[Figure]:
-    n = 2**26 if device == "cuda" else 2**24
-    peers = {"torch": lambda x, mask: x[mask], "cub": cub_select}
-    if device == "cpu":
-        peers |= one_thread(lambda x, mask: np.compress(mask, x))
+def compactions(n: int, on_cuda: bool) -> list[Figure]:
+    peers = {"torch": lambda x, mask: x[mask]}
+    peers |= {"cub": cub_select} if on_cuda else one_thread(lambda x, mask: np.compress(mask, x))
     return [
         Figure(
             f"compact {n}, {share} % kept",
@@ -33,3 +31,7 @@ def figures(device: str) -> list[Figure]:
         )
         for share in (5, 50, 95)
     ]
+
+
+def figures(device: str) -> list[Figure]:
+    return compactions(2**26 if device == "cuda" else 2**24, device == "cuda")

@@ -348,11 +348,11 @@ def conversions(entries: int) -> list[Figure]:
 def files(entries: int) -> list[Figure]:
     """A Matrix Market file, which is in the memory of the operating system."""
     path = Path(tempfile.mkdtemp()) / "matrix.mtx"
-    shape = (entries // 16, entries // 16)
+    shape = (entries // 16, 64_000)
 
     def make() -> tuple[Tensor, ...]:
-        positions = torch.randperm(shape[0] * 64)[:entries].sort()[0] * (shape[1] // 64)
-        entry = torch.rand(entries, dtype=torch.float64), positions // shape[1], positions % shape[1]
+        positions = torch.randperm(shape[0] * 64)[:entries].sort()[0]
+        entry = torch.rand(len(positions), dtype=torch.float64), positions // 64, positions % 64 * 1000
         write(*entry)
         return entry
 

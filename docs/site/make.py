@@ -236,7 +236,7 @@ def pattern_page(name: str, page: Page) -> str:
         image = f"{name}_{stem}.svg"
         if drawings.plot(rows, SOURCE / "patterns" / image):
             text += [f"![{page.title}: {stem}]({image})", ""]
-        text += [report.table(rows), ""]
+        text += [report.of_rows(stem, rows), ""]
     for stem in page.tables:
         text += whole_table(stem)
     return "\n".join(text)
