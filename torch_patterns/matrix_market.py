@@ -8,11 +8,12 @@ that names the line. Blocks of lines are parsed in C++; a block with anything un
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import re
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -79,7 +80,8 @@ class Reader:
     def __init__(self, path: str | os.PathLike):
         self.path, self.line = path, 0
         self.raw = open(os.fspath(path), "rb")  # a number is no path, but a descriptor
-        self.file: BinaryIO = gzip.GzipFile(fileobj=self.raw) if self.raw.peek(2)[:2] == b"\x1f\x8b" else self.raw
+        packed = self.raw.peek(2)[:2] == b"\x1f\x8b"
+        self.file: io.BufferedIOBase = gzip.GzipFile(fileobj=self.raw) if packed else self.raw
 
     def __enter__(self) -> Reader:
         return self
