@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from problems import Figure
+from problems import Figure, compiled
 from torch_patterns.data import normalize
 from torch_patterns.lenet import LeNet5, Trainer
 
@@ -62,20 +62,18 @@ def captured(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 
 class Steps:
-    """An epoch by torch.nn and torch.optim. In a graph, all its steps are one graph, as ours are."""
+    """An epoch by torch.nn and torch.optim. On CUDA all its steps are one graph, as ours are."""
 
-    def __init__(self, images: Tensor, targets: Tensor, batch: int, how: str):
+    def __init__(self, images: Tensor, targets: Tensor, batch: int):
         self.images, self.targets, self.batch = images, targets, batch
         self.network = Network(model_of(images))
-        parts = {"torch": self.network, "torch.compile": torch.compile(self.network, dynamic=False)}
-        self.forward = parts[how]
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
         self.run = captured(self.epoch) if images.is_cuda else self.epoch
 
     def epoch(self) -> Tensor:
         losses = []
         for x, target in zip(normalize(self.images).split(self.batch), self.targets.split(self.batch), strict=True):
-            loss = F.cross_entropy(self.forward(x), target)
+            loss = F.cross_entropy(self.network(x), target)
             self.optimizer.zero_grad(set_to_none=False)
             loss.backward()
             self.optimizer.step()
@@ -104,20 +102,17 @@ def epochs(count: int, batch: int) -> Figure:
         settings = {"lr": LR, "momentum": MOMENTUM, "shuffle": False, "distort": False}
         return Trainer(model_of(images), images, targets, batch, **settings)
 
-    def peer(how: str) -> Callable:
-        @functools.lru_cache(maxsize=1)
-        def steps(images: Tensor, targets: Tensor) -> Steps:
-            return Steps(images, targets, batch, how)
+    @functools.lru_cache(maxsize=1)
+    def steps(images: Tensor, targets: Tensor) -> Steps:
+        return Steps(images, targets, batch)
 
-        return lambda images, targets: steps(images, targets).run()
-
-    graph = ", CUDA graph" if torch.get_default_device().type == "cuda" else ""
+    on_cuda = torch.get_default_device().type == "cuda"
     return Figure(
         f"lenet5 epoch of {count} images, batch {batch}",
         lambda: digits(count),
         lambda images, targets: trainer(images, targets).epoch(),
         lambda images, targets: exact_steps(images, targets, batch),
-        {f"{how}{graph}": peer(how) for how in ("torch", "torch.compile")},
+        {"torch, CUDA graph" if on_cuda else "torch": lambda images, targets: steps(images, targets).run()},
         exact_peers=False,  # graphs have run before they are captured
         bound=1e-4,
     )
@@ -145,7 +140,7 @@ def outputs(count: int) -> Figure:
         lambda: digits(count),
         lambda images, targets: trainer(images, targets).outputs(images),
         want,
-        {"torch": by_torch, "torch.compile": torch.no_grad()(torch.compile(by_torch, dynamic=False))},
+        {"torch": by_torch, "torch.compile": compiled(by_torch)},
         bound=1e-4,
     )
 

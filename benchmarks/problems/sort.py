@@ -89,8 +89,8 @@ def rows(shapes: list[tuple[int, int]]) -> list[Figure]:
 
 
 def co_ranks(n: int) -> Figure:
-    """How many of the k least keys are a's, for random k. torch has no such function. Its search for the key that has
-    rank k is as much work, if that key is known."""
+    """How many of the k least keys are a's, for random k. torch has no such function, but could search for the key that
+    has rank k, if it were known: this reads one sequence instead of two."""
 
     def searched(a: Tensor, b: Tensor, ranks: Tensor) -> Tensor:
         return torch.searchsorted(a, merged(a, b)[ranks])
