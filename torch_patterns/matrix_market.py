@@ -163,8 +163,8 @@ class Reader:
         return _Header(form, field, symmetry, type_, (rows, cols), count, self.line)
 
     def blocks(self) -> Iterator[memoryview]:
-        """Whole lines that end in a newline, to the end of the file, in memory that the next block takes. Whoever reads
-        a block counts its lines."""
+        """Whole lines that end in a newline, to the end of the file, in memory that the next block takes. The caller
+        counts them in `line`."""
         text, rest = bytearray(MAX_LINE + BLOCK + 1), 0  # how many bytes of an unfinished line are at its front
         while size := self.file.readinto(memoryview(text)[rest : rest + BLOCK]):
             end = text.rfind(b"\n", 0, rest + size) + 1
