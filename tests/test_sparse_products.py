@@ -398,6 +398,20 @@ def test_sampled_products(form, device):
     assert tp.sampled_product(A, x.float(), y).dtype == torch.float64
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_a_sampled_entry_has_the_same_bits_beside_others(dtype):
+    """Rows of 0 to 9 entries, whose columns repeat, against one entry after another of the same positions."""
+    lengths = torch.arange(10).repeat(3)
+    rows, cols = torch.arange(30).repeat_interleave(lengths), torch.arange(int(lengths.sum())) % 7
+    A = tp.COO(rows, cols, torch.ones(len(rows), dtype=dtype), (30, 7))
+    for k in (1, 2, 3, 5, 8, 13, 16, 31, 40, 67):
+        x, y = (torch.randn(n, k).to(dtype) for n in (30, 7))
+        alone, together = tp.sampled_product(A, x, y), tp.sampled_product(A.convert("csr"), x, y)
+        assert torch.equal(alone, together), k
+        want = (x.double()[rows] * y.double()[cols]).sum(1)
+        torch.testing.assert_close(alone.double(), want, rtol=2**-7, atol=k * 2**-8)
+
+
 def test_gradients_of_sampled_products():
     a = random_matrix(4, 5, 12, seed=3)
     inputs = [torch.randn(n, 2, dtype=torch.float64, requires_grad=True) for n in (4, 5)]

@@ -170,6 +170,26 @@ TP_AVX2_INLINE auto total_of(V v) {
   }
 }
 
+// The first n values of a vector, n < lanes, and zeros. No other element is read.
+template <int lanes, class T>
+TP_AVX2_INLINE Vector<acc_t<T>, lanes> load_first(const T* from, int64_t n) {
+  Vector<acc_t<T>, lanes> to;
+  if constexpr (std::is_same<T, float>::value) {
+    const __m256 all = _mm256_maskload_ps(
+        from, _mm256_cmpgt_epi32(_mm256_set1_epi32(int(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+    memcpy(&to, &all, sizeof(to));
+  } else if constexpr (std::is_same<T, double>::value) {
+    const __m256d all =
+        _mm256_maskload_pd(from, _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)));
+    memcpy(&to, &all, sizeof(to));
+  } else {
+    T values[lanes] = {};
+    memcpy(values, from, size_t(n) * sizeof(T));
+    to = load<lanes>(values);
+  }
+  return to;
+}
+
 // The totals of four vectors, each added as by total_of.
 template <class V>
 TP_AVX2_INLINE auto totals_of(const V (&v)[4]) {
@@ -213,6 +233,10 @@ TP_AVX2_INLINE void dots(const T* a, const T* const (&b)[count], int64_t n, acc_
     TP_UNROLL for (int k = 0; k < count; ++k) sum[k] += first * load<lanes>(b[k] + i);
     i += lanes;
   }
+  if (i < n) {
+    const V first = load_first<lanes>(a + i, n - i);
+    TP_UNROLL for (int k = 0; k < count; ++k) odd[k] += first * load_first<lanes>(b[k] + i, n - i);
+  }
   TP_UNROLL for (int k = 0; k < count; ++k) sum[k] += odd[k];
   if constexpr (count == 4) {
     const auto totals = totals_of(sum);
@@ -220,15 +244,6 @@ TP_AVX2_INLINE void dots(const T* a, const T* const (&b)[count], int64_t n, acc_
   } else {
     TP_UNROLL for (int k = 0; k < count; ++k) to[k] = total_of(sum[k]);
   }
-  const auto few = [&](auto size) TP_AVX2 __attribute__((always_inline)) {
-    if (n - i < size) return;
-    const auto first = load<size>(a + i);
-    TP_UNROLL for (int k = 0; k < count; ++k) to[k] += total_of(first * load<size>(b[k] + i));
-    i += size;
-  };
-  if constexpr (lanes > 4) few(std::integral_constant<int, 4>{});
-  few(std::integral_constant<int, 2>{});
-  few(std::integral_constant<int, 1>{});
 }
 
 }  // namespace tp::sparse::dense_rows
