@@ -2,24 +2,12 @@
 // over a few taps of the window at a time, so they vectorize. Sums and comparisons have the order of the sequential
 // rung, so the results are the same bits.
 #include <algorithm>
-#include <cstring>
 
 #include "pooling/threaded_backward.h"
 
 namespace tp::pooling {
 namespace host {
 namespace {
-
-// a if `is_a`, else b. Several conditional expressions would become a branch, which prevents vectorization.
-template <class A>
-inline A chosen(bool is_a, A a, A b) {
-  Bits<sizeof(A)> x, y;
-  std::memcpy(&x, &a, sizeof(A));
-  std::memcpy(&y, &b, sizeof(A));
-  x = static_cast<decltype(x)>(y ^ ((x ^ y) & (is_a ? ~0ull : 0)));
-  std::memcpy(&a, &x, sizeof(A));
-  return a;
-}
 
 // Whether the outputs themselves can hold what has been found so far. Short rows of a map are not worth it.
 template <class T>

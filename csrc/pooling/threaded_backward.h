@@ -128,6 +128,35 @@ void maximum_backward_channels(const Args& a, const Index* indices, const Line& 
   for (int64_t c = 0; c < p.width; ++c) to[c] = T(sum[c]);
 }
 
+// A row of a map, if all windows are 2 x 2 pixels inside it: every pixel belongs to one window at most. value(ow, j) is
+// the gradient of column j of window ow in this row.
+template <class T, class Value>
+void backward_of_halves(const Args& a, const Line& p, Value value, T* to) {
+  const int64_t covered = p.oh < 2 * a.out.h ? 2 * a.out.w : 0;
+  TP_INDEPENDENT
+  for (int64_t ow = 0; ow < covered / 2; ++ow) to[2 * ow] = T(value(ow, 0)), to[2 * ow + 1] = T(value(ow, 1));
+  for (int64_t k = covered; k < p.width; ++k) to[k] = T(0);
+}
+
+template <class T, class Index>
+void maximum_backward_of_halves(const Args& a, const Index* indices, Context& context) {
+  using A = acc_t<T>;
+  for_lines(context, a.in, 4, [&a, indices](int64_t begin, int64_t end) {
+    on_vectors([&a, indices, begin, end] {
+      for (int64_t i = begin; i < end; ++i) {
+        const Line p = line_of(a.in, i);
+        const int64_t row = (p.outer * a.out.h + p.oh / 2) * a.out.w;
+        const T* grad = as<T>(a.grad) + row;
+        const Index *taken = indices + row, pixel = Index(p.oh * a.in.w);
+        const auto value = [=](int64_t ow, int64_t j) {
+          return chosen(taken[ow] == pixel + Index(2 * ow + j), A(0) + A(grad[ow]), A(0));
+        };
+        backward_of_halves(a, p, value, as<T>(a.grad_x) + i * a.in.w);
+      }
+    });
+  });
+}
+
 // Average: every window of `grad` gives the same share to each of its pixels. For a row of the map, the shares of the
 // windows over it are first added up column by column, and then distributed to the pixels.
 template <class In, class T>
@@ -135,6 +164,10 @@ void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<I
   using A = acc_t<In>;
   const Range rows = windows_over(a.h, p.oh);
   const bool across = a.in.inner > 1;
+  if (!across && halves(a.h) && halves(a.w) && !std::is_same_v<In, half>) {
+    const In* from = grad + (p.outer * a.out.h + p.oh / 2) * a.out.w;
+    return backward_of_halves(a, p, [=](int64_t ow, int64_t) { return A(0) + A(from[ow]) / 4; }, to);
+  }
   for (int64_t k = 0; k < p.width; ++k) sum[k] = 0;
   for (int64_t oh = rows.begin; oh < rows.begin + rows.count; ++oh) {
     const int64_t count_h = counted(a.h, oh, a.count_include_pad), row = (p.outer * a.out.h + oh) * a.out.w;
@@ -143,6 +176,11 @@ void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<I
       for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
         const auto* from = readable(grad + (row + ow) * p.width, p.width, shares);
         const A count(count_h * counted(a.w, ow, a.count_include_pad));
+        if (rows.count * columns.count == 1) {  // the only window
+          TP_INDEPENDENT
+          for (int64_t k = 0; k < p.width; ++k) to[k] = T(A(0) + A(from[k]) / count);
+          return;
+        }
         TP_INDEPENDENT
         for (int64_t k = 0; k < p.width; ++k) sum[k] += A(from[k]) / count;
       }
@@ -205,6 +243,9 @@ void average_backward(const Args& a, Context& context) {
 template <class T, class Index>
 void maximum_backward(const Args& a, const Index* indices, Context& context) {
   const Threaded run{context};
+  if constexpr (std::is_same_v<T, acc_t<T>>) {
+    if (a.in.inner == 1 && halves(a.h) && halves(a.w)) return maximum_backward_of_halves<T>(a, indices, context);
+  }
   if (a.in.outer >= context.device.threads && Scatter<T, Index>::fits(a))
     return maximum_backward_maps<T>(a, indices, context);
   if (a.in.inner == 1) return with_axes(a, [&](const auto& h, const auto& w) { maximum<T>(a, run, h, w); });

@@ -1,6 +1,7 @@
 // What the passes of the threaded rung share: the lines that its inner loops go along, a row of a map or (channels
 // last) the channels of a pixel, and the taps of the windows over a line.
 #pragma once
+#include <cstring>
 #include <memory>
 #include <type_traits>
 
@@ -56,6 +57,17 @@ template <class A>
 inline bool replaces(A value, A held) {  // of equal values the earlier stays, and so does the first NaN
   if constexpr (std::is_floating_point<A>::value) return !(value <= held) & (held == held);
   return value > held;
+}
+
+// a if `is_a`, else b. Several conditional expressions would become a branch, which prevents vectorization.
+template <class A>
+inline A chosen(bool is_a, A a, A b) {
+  Bits<sizeof(A)> x, y;
+  std::memcpy(&x, &a, sizeof(A));
+  std::memcpy(&y, &b, sizeof(A));
+  x = static_cast<decltype(x)>(y ^ ((x ^ y) & (is_a ? ~0ull : 0)));
+  std::memcpy(&a, &x, sizeof(A));
+  return a;
 }
 
 // The outputs of one inner loop: a row of a map or, channels last, the channels of one output pixel.
