@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import resource
+import threading
 
 import numpy as np
 import pytest
@@ -238,6 +240,19 @@ def test_blocks_make_no_difference(refusal, monkeypatch, name, block):
     content, message = BAD[name]
     if len(content) < 1000:
         assert refusal(content).startswith(message)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_pipe_is_read_to_its_end(tmp_path, packed):
+    """It has no size, by which other files say how much memory a block needs."""
+    os.mkfifo(tmp_path / "pipe")
+    content = (GENERAL + "9 9 3\n" + "1 1 5\n" + "\n" * 2**17 + "2 2 6\n9 9 7").encode()
+    writer = threading.Thread(
+        target=(tmp_path / "pipe").write_bytes, args=(gzip.compress(content) if packed else content,)
+    )
+    writer.start()
+    assert entries(io.read_matrix_market(tmp_path / "pipe")) == [(0, 0, 5.0), (1, 1, 6.0), (8, 8, 7.0)]
+    writer.join()
 
 
 @pytest.mark.parametrize("before", [0, 2**18 - 2**15, 2**18 - 8])

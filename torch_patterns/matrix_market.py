@@ -165,8 +165,10 @@ class Reader:
     def blocks(self) -> Iterator[memoryview]:
         """Whole lines that end in a newline, to the end of the file, in memory that the next block takes. The caller
         counts them in `line`."""
-        text, rest = bytearray(MAX_LINE + BLOCK + 1), 0  # how many bytes of an unfinished line are at its front
-        while size := self.file.readinto(memoryview(text)[rest : rest + BLOCK]):
+        unpacked = 1 if self.file is self.raw else 1032  # bytes that one of the file holds at most, by deflate
+        most = min(BLOCK, os.fstat(self.raw.fileno()).st_size * unpacked) or BLOCK  # a pipe has no size
+        text, rest = bytearray(MAX_LINE + most + 1), 0  # how many bytes of an unfinished line are at its front
+        while size := self.file.readinto(memoryview(text)[rest : rest + most]):
             end = text.rfind(b"\n", 0, rest + size) + 1
             if end:
                 yield memoryview(text)[:end]

@@ -97,7 +97,6 @@ def compiled(f: Callable) -> Callable:
     @functools.cache
     def compile_once() -> Callable:
         torch._dynamo.reset()  # lambdas of one line of code share a limit on how often it is compiled
-        torch._functorch.config.donated_buffer = False  # gradient() runs a graph more than once
         return torch.compile(f, dynamic=False)
 
     return lambda *tensors: compile_once()(*tensors)

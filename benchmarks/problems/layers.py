@@ -53,8 +53,9 @@ def both_ways(
         return *tensors, maps(*shape, last=last, dtype=tensors[0].dtype)
 
     operator, problem = name.split(" ", 1)
+    forward = {"torch": peer} | ({"torch.compile": compiled(peer)} if fuses else {})
     figures = [
-        Figure(name, make, ours, exact(want), {"torch": peer}, exact_peers=False, bound=bounds[0]),
+        Figure(name, make, ours, exact(want), forward, exact_peers=False, bound=bounds[0]),
         Figure(
             f"{operator} backward {problem}",
             with_gradient,
@@ -66,7 +67,6 @@ def both_ways(
         ),
     ]
     if fuses:
-        figures[0].peers["torch.compile"] = compiled(peer)
         both = functools.partial(value_and_gradient, constants=constants)
         figures.append(
             Figure(
