@@ -40,6 +40,25 @@ TP_DEVICE void store_whole(Vector<T, width>* to, const Vector<T, width>& x) {
   }
 }
 
+// Loads a vector that is read once, past the L1 cache, in which it would only displace others. No launch may write the
+// array meanwhile.
+template <class V>
+TP_DEVICE V load_once(const V* from) {
+  unsigned w[4];
+  if constexpr (sizeof(V) == 16) {
+    asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "l"(from));
+  } else if constexpr (sizeof(V) == 8) {
+    asm volatile("ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(from));
+  } else {
+    return *from;
+  }
+  V x;
+  memcpy(&x, w, sizeof(V));
+  return x;
+}
+
 // An array of `count` elements, whose positions count from its end if `reverse`. `aligned` says that every full vector
 // is aligned to its size.
 template <class T, int width>

@@ -349,22 +349,23 @@ void move(const Args& args, Context& context) {
                      step == Step::pack ? args.packed : args.n, args.row_bytes, NumberedRow{numbers}, context);
 }
 
-// Counts kept rows, `bytes` bytes of the mask at a time.
-template <int bytes>
-__global__ __launch_bounds__(threads) void count_kernel(const uint8_t* mask, int64_t n, unsigned long long* count) {
-  using Bytes = block::Vector<uint8_t, bytes>;
+// Counts kept rows, of which the first are in `vectors` vectors of 16 bytes of the mask.
+__global__ __launch_bounds__(threads) void count_kernel(const uint8_t* mask, int64_t vectors, int64_t n,
+                                                        unsigned long long* count) {
+  using Words = block::Vector<unsigned, 4>;
+  constexpr unsigned ones = 0x01010101;
   __shared__ unsigned total;
   if (threadIdx.x == 0) total = 0;
   __syncthreads();
   unsigned kept = 0;
   const int64_t id = int64_t(blockIdx.x) * threads + threadIdx.x, step = int64_t(gridDim.x) * threads;
 #pragma unroll 4
-  for (int64_t i = id; i < n / bytes; i += step) {
-    const Bytes x = reinterpret_cast<const Bytes*>(mask)[i];
+  for (int64_t i = id; i < vectors; i += step) {
+    const Words x = block::load_once(reinterpret_cast<const Words*>(mask) + i);
 #pragma unroll
-    for (int b = 0; b < bytes; ++b) kept += x.v[b] != 0;
+    for (int w = 0; w < 4; ++w) kept = __dp4a(__vsetne4(x.v[w], 0), ones, kept);
   }
-  for (int64_t i = n / bytes * bytes + id; i < n; i += step) kept += mask[i] != 0;
+  for (int64_t i = vectors * 16 + id; i < n; i += step) kept += mask[i] != 0;
   kept = __reduce_add_sync(~0u, kept);
   if (threadIdx.x % block::warp_size == 0) atomicAdd(&total, kept);
   __syncthreads();
@@ -377,9 +378,8 @@ void count(const Args& args, Context& context) {
   const bool aligned = reinterpret_cast<uintptr_t>(mask) % 16 == 0;
   const int64_t blocks = tp::min(ceil_div(args.n, int64_t(threads * (aligned ? 64 : 4))), int64_t(1056));
   if (blocks == 0) return;
-  const auto kernel = aligned ? count_kernel<16> : count_kernel<1>;
-  kernel<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(
-      mask, args.n, reinterpret_cast<unsigned long long*>(args.count));
+  count_kernel<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(
+      mask, aligned ? args.n / 16 : 0, args.n, reinterpret_cast<unsigned long long*>(args.count));
   check_launch("single_pass");
 }
 

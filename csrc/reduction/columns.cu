@@ -1,7 +1,8 @@
 // single_pass over interleaved rows (inner > 1): elements k of neighbouring rows are neighbours in memory. A thread
 // handles `width` neighbouring rows, with one load for all of them per k. The lanes of a warp take neighbouring groups
 // of rows, and several k if there are fewer rows. The threads of a block that share rows take every `down`-th k; a
-// block has `across` times `down` threads.
+// block has `across` times `down` threads. Rows are split among blocks until about two blocks per multiprocessor are
+// busy: more of them would take turns, and the last ones would run alone.
 #include "reduction/columns.h"
 #ifdef __CUDACC__
 #include "reduction/running.cuh"
@@ -32,12 +33,30 @@ TP_DEVICE void add_elements(const E& e, const typename E::Input* first, int64_t 
 #pragma unroll
     for (int i = 0; i < width; ++i) x[i][u] = filler;
     if (k + u * step >= end) continue;
-    const V v = *reinterpret_cast<const V*>(first + (k + u * step) * e.inner);
+    const V v = block::load_once(reinterpret_cast<const V*>(first + (k + u * step) * e.inner));
 #pragma unroll
     for (int i = 0; i < width; ++i) x[i][u] = v.v[i];
   }
 #pragma unroll
   for (int i = 0; i < width; ++i) run[i].add(x[i], e.mirrored, [&](int u) { return k + u * step; });
+}
+
+// Combines the sums of the blocks of a cluster, in order, into those of its first block.
+template <class M, class Acc>
+TP_DEVICE void add_cluster(Acc* sums, int count) {
+#if __CUDA_ARCH__ >= 900
+  namespace cg = cooperative_groups;
+  const auto cluster = cg::this_cluster();
+  cluster.sync();
+  if (cluster.block_rank() == 0) {
+    for (int i = int(threadIdx.x); i < count; i += threads) {
+      Acc v = sums[i];
+      for (unsigned b = 1; b < cluster.num_blocks(); ++b) v = M::combine(v, cluster.map_shared_rank(sums, b)[i]);
+      sums[i] = v;
+    }
+  }
+  cluster.sync();
+#endif
 }
 
 template <class E, int width>
@@ -47,13 +66,14 @@ __global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Ru
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
   __shared__ Acc sums[threads * width];
+  const bool clustered = tiling.splits > 1 && !totals;
   const int down = tiling.down, x = int(threadIdx.x) % tiling.across, y = int(threadIdx.x) / tiling.across;
   const int64_t run = (blockIdx.x * int64_t(tiling.across) + x) * width, split = blockIdx.y,
                 count = e.rows * runs.parts;
   const int64_t end = run < count ? tp::min(runs.length, (split + 1) * tiling.share) : 0,
                 beside = quotient(run, e.inner);
   const In* first = e.in + beside * (runs.length - 1) * e.inner + run;
-  block::allow_next_launch();
+  if (totals) block::allow_next_launch();
 
   Running<E> sum[width];
   for (int64_t k = split * tiling.share + y; k < end; k += loads * down) {
@@ -73,6 +93,10 @@ __global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Ru
     for (int i = int(threadIdx.x); i < h * columns; i += threads) sums[i] = M::combine(sums[i], sums[i + h * columns]);
   }
   __syncthreads();
+  if (clustered) {
+    add_cluster<M>(sums, columns);
+    if (split != 0) return;
+  }
   const int64_t start = blockIdx.x * int64_t(columns);
   for (int i = int(threadIdx.x); i < columns && start + i < count; i += threads) {
     if (totals) {
@@ -96,17 +120,23 @@ void reduce_columns(const E& e, const Runs& runs, int aligned, Context& context)
   t.across = threads / t.down;
   t.tiles = ceil_div(count, int64_t(t.across) * width);
   require(t.tiles <= max_grid, "single_pass: ", count, " rows are too many for one launch");
-  // Where the tiles alone occupy all multiprocessors, only long splits are worth the launch that reduces their totals.
-  constexpr int64_t multiprocessors = 132, steps = 16;
-  const int64_t tiles = ceil_div(count, int64_t(t.across) * aligned);
-  const int64_t least = t.down * loads * (tiles >= multiprocessors ? steps : 1), most = ceil_div(n, least);
-  t.splits = int(tp::max(int64_t(1), tp::min(tp::min(most, ceil_div(enough_blocks, tiles)), int64_t(65535))));
+  // Two blocks per multiprocessor of an H100 or H200 have enough loads in flight, if these are of 16 bytes. With a few
+  // blocks more, some multiprocessors have three, and the others wait for them.
+  constexpr int64_t multiprocessors = 132;
+  const int bytes = aligned * int(sizeof(typename E::Input));
+  const int64_t enough = 2 * multiprocessors * tp::max(1, tp::min(16 / bytes, 4));
+  const int64_t tiles = ceil_div(count, int64_t(t.across) * aligned), most = ceil_div(n, int64_t(t.down * loads));
+  const int64_t wanted = 3 * tiles < 2 * enough ? tp::max(int64_t(2), enough / tiles) : 1;
+  t.splits = int(tp::max(int64_t(1), tp::min(tp::min(most, wanted), int64_t(65535))));
   t.share = ceil_div(n, int64_t(t.splits));
   const int sums = runs.parts * t.splits;  // of a row
-  auto* totals = sums > 1 ? context.workspace<typename E::Acc>(e.rows * sums) : nullptr;
-  const dim3 grid(unsigned(t.tiles), unsigned(t.splits));
-  columns_kernel<E, width><<<grid, threads, 0, cudaStream_t(context.stream)>>>(e, runs, t, totals);
-  check_launch("single_pass");
+  const auto kernel = columns_kernel<E, width>;
+  // The blocks of a cluster crowd on a few multiprocessors, which only pairs and small problems do not notice.
+  const int largest = tiles * t.splits <= multiprocessors ? largest_cluster : 2;
+  const bool clustered = runs.parts == 1 && t.splits > 1 && t.splits <= largest && block::is_for_hopper(kernel);
+  auto* const totals = sums > 1 && !clustered ? context.workspace<typename E::Acc>(e.rows * sums) : nullptr;
+  launch(kernel, dim3(unsigned(t.tiles), unsigned(t.splits)), threads,
+         clustered ? cluster_of(1, t.splits) : cudaLaunchAttribute{}, context, e, runs, t, totals);
   if (totals) finish(e, totals, sums, context);
 }
 

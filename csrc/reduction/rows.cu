@@ -47,7 +47,7 @@ __global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, const
 #pragma unroll
       for (int u = 0; u < vectors; ++u) {
         if (index_of(u * width) >= n) continue;
-        const V v = *reinterpret_cast<const V*>(begin + index_of(u * width));
+        const V v = block::load_once(reinterpret_cast<const V*>(begin + index_of(u * width)));
 #pragma unroll
         for (int i = 0; i < width; ++i) x[r][u * width + i] = v.v[i];
       }
@@ -100,7 +100,7 @@ TP_DEVICE void load_run(const In* from, In* to) {
   using V = block::Vector<In, together>;
 #pragma unroll
   for (int i = 0; i < width; i += together) {
-    const V v = *reinterpret_cast<const V*>(from + i);
+    const V v = block::load_once(reinterpret_cast<const V*>(from + i));
 #pragma unroll
     for (int k = 0; k < together; ++k) to[i + k] = v.v[k];
   }
@@ -184,8 +184,8 @@ __global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, const 
   if (totals) block::allow_next_launch();
   auto sum = M::identity();
   if (within) {
-    sum = reduce_row<by_warp ? 4 : loads<E>>(e, e.in + run * runs.length, runs.length, int64_t(split) * group + t,
-                                             int64_t(splits) * group);
+    sum = reduce_row<loads<E>>(e, e.in + run * runs.length, runs.length, int64_t(split) * group + t,
+                               int64_t(splits) * group);
   }
   sum = by_warp ? block::reduce<M>(sum) : reduce_block<M>(sum);
   if (clustered) sum = reduce_cluster<M>(sum);

@@ -166,18 +166,18 @@ __global__ __launch_bounds__(finish_threads) void finish_kernel(const E e, const
   if (t == 0 && row < e.rows) e.out[row] = e.result(sum);
 }
 
-inline cudaLaunchAttribute cluster_of(int blocks) {
+inline cudaLaunchAttribute cluster_of(int across, int down = 1) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {unsigned(blocks), 1, 1};
+  attribute.val.clusterDim = {unsigned(across), unsigned(down), 1};
   return attribute;
 }
 
 template <class Kernel, class... Arguments>
-void launch(Kernel kernel, int64_t blocks, int threads, cudaLaunchAttribute attribute, Context& context,
+void launch(Kernel kernel, dim3 blocks, int threads, cudaLaunchAttribute attribute, Context& context,
             Arguments... arguments) {
   cudaLaunchConfig_t config{};
-  config.gridDim = unsigned(blocks);
+  config.gridDim = blocks;
   config.blockDim = unsigned(threads);
   config.stream = cudaStream_t(context.stream);
   config.attrs = &attribute;

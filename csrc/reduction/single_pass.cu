@@ -1,10 +1,10 @@
 // The reduction at the speed of memory: each element is read once, by 16-byte loads, many of which are in flight.
 //
 // A thread combines its own elements; then the threads of a warp and of a block are combined. If a row is divided among
-// several blocks, a small second launch combines the totals of the blocks; it starts while the first launch is
-// finishing. Every tree depends only on the shape, so floats have the same bits in every run, and neither atomics nor
-// cleared memory are needed. Lanes go along n if rows are contiguous (rows.cu), and across the rows if they are
-// interleaved (columns.cu).
+// a few blocks, they form a cluster, and the first of them combines their totals; if it is divided among many, a small
+// second launch does, which starts while the first one is finishing. Every tree depends only on the shape, so floats
+// have the same bits in every run, and neither atomics nor cleared memory are needed. Lanes go along n if rows are
+// contiguous (rows.cu), and across the rows if they are interleaved (columns.cu).
 #include "reduction/columns.h"
 #include "reduction/rows.h"
 #ifdef __CUDACC__

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torch_patterns.arguments import integer
 from torch_patterns.batching import runs_at_once, transforms_active
+from torch_patterns.groups import reduce_by_key
 from torch_patterns.scan import scan
 from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sorting import sort_pairs
@@ -161,8 +162,9 @@ def _sorted(a: Matrix, by_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
         # keys.
         keys, other = _coordinates(a) if by_rows else reversed(_coordinates(a))
         ordered, other = sort_pairs(keys, other)
-        counts = _ops.histogram(ordered, a.shape[0 if by_rows else 1] + 1)
-        return scan(counts, exclusive=True).to(keys.dtype), other, sort_pairs(keys, a.values)[1]
+        bounds = _arange(keys, a.shape[0 if by_rows else 1] + 1)
+        ptrs = torch.searchsorted(ordered, bounds, out_int32=keys.dtype == torch.int32)
+        return ptrs, other, sort_pairs(keys, a.values)[1]
     ptrs, perm, other = _ops.sparse_plan(*structure_of(a), by_rows)
     if layout_of(a).padded:  # padding comes last
         entries = _size(ptrs[-1])
@@ -216,7 +218,7 @@ def _exclusive(counts: Tensor) -> Tensor:
 
 
 def _to_coo(a: CSR) -> COO:
-    return COO(_entries(a)[0], a.col_idx, a.values, a.shape)
+    return COO(_coordinates(a)[0], a.col_idx, a.values, a.shape)
 
 
 def _refuse(a: CSR, name: str, slots: int, max_bytes: int | None, more: int = 0) -> None:
@@ -403,41 +405,38 @@ def coalesce(a: Matrix) -> Matrix:
 
     Explicit zeros remain entries. Differentiable in the values; waits for the device.
     """
-    coo = a if isinstance(a, COO) else convert(_to_csr(a), "coo")
-    rows, cols, values, ends = by_position(coo, coo.values)
-    result = COO(rows, cols, segment_reduce(values, ends).to(values.dtype), coo.shape)
-    return result if isinstance(a, COO) else _again(_to_csr(result), a)
+    coo = a if isinstance(a, COO) else _to_coo(_to_csr(a))
+    once = COO(*(_once if max(coo.shape) < 2**31 else _once_in_large)(coo), coo.shape)
+    return once if isinstance(a, COO) else _again(_to_csr(once), a)
 
 
-def by_position(coo: COO, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns (rows, columns, sorted, ends): the distinct positions, in the order of rows and then columns; x, which
-    has one element per entry, sorted stably in that order; and the offsets in it where each position begins and ends
-    (waits for the device).
-
-    A radix sort skips the digits in which no two keys differ, so a key costs only the bits of its row and column.
+def _once(coo: COO) -> tuple[Tensor, Tensor, Tensor]:
+    """Coalesces a matrix of fewer than 2^31 rows and columns: a key has the row of an entry in its high word, and the
+    column in its low word. A radix sort skips the digits in which no two keys differ, so a key costs only the bits of
+    its row and column.
     """
-    rows, cols, dtype, n = coo.row_idx, coo.col_idx, coo.row_idx.dtype, coo.values.shape[0]
-    if max(coo.shape) < 2**31:
-        if dtype == torch.long:  # indices out of range stay out of range
-            rows, cols = rows.clamp(-1, 2**31 - 1), cols.clamp(-1, 2**31 - 1)
-        keys, x = sort_pairs(torch.add(cols, rows.long(), alpha=1 << 32), x)
-        first = _differs(keys)
-    else:
-        order = _ops.lexsort([cols, rows])
-        rows, cols, x = (y.index_select(0, order) for y in (rows, cols, x))
-        first = _differs(rows) | _differs(cols)
-    starts = _ops.compact(_arange(rows, n), first)
-    ends = torch.cat([starts, starts.new_full((1,), n)])
-    if max(coo.shape) < 2**31:
-        once = keys.index_select(0, starts)
-        return ((once + (1 << 31)) >> 32).to(dtype), once.to(torch.int32).to(dtype), x, ends
-    return rows.index_select(0, starts), cols.index_select(0, starts), x, ends
+    rows, cols, dtype = coo.row_idx, coo.col_idx, coo.row_idx.dtype
+    if dtype == torch.long:  # indices out of range stay out of range
+        rows, cols = rows.clamp(-1, 2**31 - 1), cols.clamp(-1, 2**31 - 1)
+    keys, values = sort_pairs(torch.add(cols, rows.long(), alpha=1 << 32), coo.values)
+    keys, values = reduce_by_key(keys, values)
+    cols = keys.to(torch.int32)
+    rows = keys.view(torch.int32)[1::2] - (cols >> 31)  # a negative column was subtracted from the row
+    return rows.to(dtype), cols.to(dtype), values.to(coo.values.dtype)
 
 
-def _differs(x: Tensor) -> Tensor:
-    """Whether each element differs from the one before it; before the first is what no index in range gives."""
-    least = x.new_full((1,), torch.iinfo(x.dtype).min)
-    return x != torch.cat([least, x]).narrow(0, 0, x.shape[0])
+def _once_in_large(coo: COO) -> tuple[Tensor, Tensor, Tensor]:
+    order = _ops.lexsort([coo.col_idx, coo.row_idx])
+    rows, cols, values = (x.index_select(0, order) for x in coo[:3])
+    starts = _ops.compact(torch.arange(rows.shape[0], device=rows.device), _heads(rows) | _heads(cols))
+    ends = torch.cat([starts, starts.new_full((1,), rows.shape[0])])
+    rows, cols = (x.index_select(0, starts) for x in (rows, cols))
+    return rows, cols, segment_reduce(values, ends).to(values.dtype)
+
+
+def _heads(x: Tensor) -> Tensor:
+    """Tells which elements differ from the one before; the first one does."""
+    return torch.nn.functional.pad(x[1:] != x[:-1], (1, 0), value=True).narrow(0, 0, x.shape[0])
 
 
 def to_dense(a: Matrix) -> Tensor:
