@@ -35,7 +35,7 @@ TP_DEVICE void each_vector(const T* x, int64_t n, F f) {
   for (const int64_t last = vectors - vectors % (ahead * step); first < last; first += ahead * step) {
     V v[ahead];
 #pragma unroll
-    for (int j = 0; j < ahead; ++j) v[j] = body[first + lane + j * step];
+    for (int j = 0; j < ahead; ++j) v[j] = block::load_once(body + first + lane + j * step);
 #pragma unroll
     for (int j = 0; j < ahead; ++j) f(v[j], width);
   }
