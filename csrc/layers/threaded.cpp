@@ -1,10 +1,12 @@
 // All threads share chunks of outputs, and vectorized loops compute each chunk.
 //
 // Chunks of sums have a fixed length, and a tree adds up their sums, so any number of threads gives the same bits.
+#include <algorithm>
 #include <vector>
 
 #include "block/convert.h"
 #include "block/exponential.h"
+#include "block/transpose.h"
 #include "layers/compute.h"
 #include "layers/perceptron.h"
 #include "layers/threaded_rbf.h"
@@ -157,7 +159,7 @@ void compute_error(const Args& a, Context& context) {
 template <class T>
 struct Logits {
   using A = acc_t<T>;
-  static constexpr int64_t short_row = 64;
+  static constexpr int64_t short_row = 128;
   static constexpr int side = 16;
   const T* x;
   const int64_t* target;
@@ -184,14 +186,22 @@ struct Logits {
     sum = sum_of_lanes<A>(classes, [=](int64_t k) { return buffer[k]; });
   }
 
-  // Does the same for `side` rows from `row` on. If fewer rows are left, the last one is repeated.
-  void softmax_of_rows(int64_t row, A* buffer, A* most, A* sum) const {
-    const T* from[side];
-    for (int l = 0; l < side; ++l) from[l] = x + tp::min(row + l, rows - 1) * classes;
+  // Does the same for `count` short rows from `row` on, at most `side`: the exponentials of row l are at
+  // buffer[c * side + l].
+  template <int bytes>
+  void softmax_of_rows(int64_t row, int count, A* buffer, A* most, A* sum) const {
+    const T* from = x + row * classes;
+    if (count < side) std::fill_n(buffer, buffer_size(), A(0));
+    if constexpr (std::is_same<T, A>::value) {
+      transpose<bytes>(count, classes, from, classes, buffer, side);
+    } else {
+      T turned[short_row * side] = {};
+      transpose<bytes>(count, classes, from, classes, turned, side);
+      convert(classes * side, turned, buffer);
+    }
     for (int l = 0; l < side; ++l) most[l] = Max<A>::identity(), sum[l] = 0;
     for (int64_t c = 0; c < classes; ++c) {
-      A* column = buffer + c * side;
-      for (int l = 0; l < side; ++l) column[l] = A(from[l][c]);
+      const A* column = buffer + c * side;
       for (int l = 0; l < side; ++l) most[l] = column[l] > most[l] ? column[l] : most[l];
     }
     for (int64_t c = 0; c < classes; ++c) {
@@ -204,58 +214,96 @@ struct Logits {
     }
   }
 
-  // Calls f(row, most, sum, buffer, step) for rows begin to end - 1; exp(x[row, c] - most) is at buffer[c * step].
-  template <class F>
-  void for_rows(int64_t begin, int64_t end, A* buffer, F f) const {
-    if (!is_short()) {
-      for (int64_t row = begin; row < end; ++row) {
-        A most, sum;
-        softmax(row, buffer, most, sum);
-        f(row, most, sum, static_cast<const A*>(buffer), std::integral_constant<int, 1>{});
-      }
-      return;
-    }
-    for (int64_t row = begin; row < end; row += side) {
-      A most[side], sum[side];
-      softmax_of_rows(row, buffer, most, sum);
-      for (int l = 0; l < side && row + l < end; ++l) {
-        f(row + l, most[l], sum[l], static_cast<const A*>(buffer + l), std::integral_constant<int, side>{});
-      }
+  // Stores the columns of the buffer as rows.
+  template <int bytes>
+  void store_rows(int64_t row, int count, const A* buffer, T* out) const {
+    T* to = out + row * classes;
+    if constexpr (std::is_same<T, A>::value) {
+      transpose<bytes>(classes, count, buffer, side, to, classes);
+    } else {
+      T narrow[short_row * side];
+      convert(classes * side, buffer, narrow);
+      transpose<bytes>(classes, count, narrow, side, to, classes);
     }
   }
 
-  // Calls f for all rows, on all threads.
-  template <class F>
-  void for_all(Context& context, F f) const {
+  // On all threads, calls of_row(row, most, sum, buffer) for each long row, or of_rows(bytes, row, count, most, sum,
+  // buffer) for up to `side` short ones, where vectors have `bytes` bytes.
+  template <class OfRow, class OfRows>
+  void for_all(Context& context, OfRow of_row, OfRows of_rows) const {
     const int64_t cost = 4 * tp::max(classes, int64_t(1));
     context.parallel_for(rows, tp::max(grain / cost, int64_t(side)), [=, *this](int64_t begin, int64_t end) {
       std::vector<A> space(static_cast<size_t>(buffer_size()));
       A* buffer = space.data();
-      on_vectors([=, *this] { for_rows(begin, end, buffer, f); });
+      on_widest_vectors([=, *this](auto bytes) {
+        for (int64_t row = begin; row < end && !is_short(); ++row) {
+          A most, sum;
+          softmax(row, buffer, most, sum);
+          of_row(row, most, sum, static_cast<const A*>(buffer));
+        }
+        for (int64_t row = begin; row < end && is_short(); row += side) {
+          const int count = int(tp::min(end - row, int64_t(side)));
+          A most[side], sum[side];
+          softmax_of_rows<bytes.value>(row, count, buffer, most, sum);
+          of_rows(bytes, row, count, most, sum, buffer);
+        }
+      });
     });
+  }
+
+  // Calls f(row, loss of the row) for all rows.
+  template <class F>
+  void for_losses(Context& context, F f) const {
+    for_all(
+        context, [=, *this](int64_t row, A most, A sum, const A*) { f(row, loss(row, most, sum)); },
+        [=, *this](auto, int64_t row, int count, const A* most, const A* sum, A*) {
+          for (int l = 0; l < count; ++l) f(row + l, loss(row + l, most[l], sum[l]));
+        });
   }
 };
 
 template <class T>
 void cross_entropy_gradient(const Args& a, const Logits<T>& logits, Context& context) {
   using A = acc_t<T>;
+  using Rows = Logits<T>;
   if (logits.rows == 0) return;
   const int64_t classes = logits.classes;
   const bool each = a.reduction == Reduction::none;
   const T* grad = as<T>(a.grad);
   T* out = as<T>(a.out);
   const A shared = each ? A(0) : A(grad[0]) / A(a.reduction == Reduction::mean ? logits.rows : 1);
-  logits.for_all(context, [=](int64_t row, A, A sum, const A* exponentials, auto step) {
+  const auto grad_of = [=](int64_t row) { return each ? A(grad[row]) : shared; };
+  // At the label, whose exponential is given; a row without a label has no gradient.
+  const auto finish = [=](int64_t row, A exponential, A one, A g) {
     T* to = out + row * classes;
-    if (!logits.valid(row)) {
-      for (int64_t c = 0; c < classes; ++c) to[c] = T(0);
-      return;
+    if (logits.valid(row)) {
+      to[logits.target[row]] = T((exponential * one - 1) * g);
+    } else {
+      std::fill_n(to, classes, T(0));
     }
-    const A g = each ? A(grad[row]) : shared, one = A(1) / sum;
-    store(classes, to, [=](int64_t c) { return exponentials[c * step] * one * g; });
-    const int64_t label = logits.target[row];
-    to[label] = T((exponentials[label * step] * one - 1) * g);
-  });
+  };
+  logits.for_all(
+      context,
+      [=](int64_t row, A, A sum, const A* exponentials) {
+        const A g = grad_of(row), one = A(1) / sum;
+        store(classes, out + row * classes, [=](int64_t c) { return exponentials[c] * one * g; });
+        finish(row, logits.valid(row) ? exponentials[logits.target[row]] : A(0), one, g);
+      },
+      [=](auto bytes, int64_t row, int count, const A*, const A* sum, A* exponentials) {
+        A g[Rows::side] = {}, one[Rows::side], at_label[Rows::side];
+        for (int l = 0; l < Rows::side; ++l) one[l] = A(1) / sum[l];
+        for (int l = 0; l < count; ++l) {
+          g[l] = grad_of(row + l);
+          at_label[l] = logits.valid(row + l) ? exponentials[logits.target[row + l] * Rows::side + l] : A(0);
+        }
+        for (int64_t c = 0; c < classes; ++c) {
+          A* column = exponentials + c * Rows::side;
+          TP_INDEPENDENT
+          for (int l = 0; l < Rows::side; ++l) column[l] = column[l] * one[l] * g[l];
+        }
+        logits.template store_rows<bytes.value>(row, count, exponentials, out);
+        for (int l = 0; l < count; ++l) finish(row + l, at_label[l], one[l], g[l]);
+      });
 }
 
 template <class T>
@@ -264,12 +312,10 @@ void compute_cross_entropy(const Args& a, Context& context) {
   const Logits<T> logits{as<T>(a.x), a.target, a.rows, a.columns};
   if (a.step == Step::cross_entropy_backward) return cross_entropy_gradient(a, logits, context);
   T* out = as<T>(a.out);
-  if (a.reduction == Reduction::none) {
-    return logits.for_all(
-        context, [=](int64_t row, A most, A sum, const A*, auto) { out[row] = T(logits.loss(row, most, sum)); });
-  }
+  if (a.reduction == Reduction::none)
+    return logits.for_losses(context, [=](int64_t row, A loss) { out[row] = T(loss); });
   A* each = context.workspace<A>(a.rows);
-  logits.for_all(context, [=](int64_t row, A most, A sum, const A*, auto) { each[row] = logits.loss(row, most, sum); });
+  logits.for_losses(context, [=](int64_t row, A loss) { each[row] = loss; });
   const A divisor(a.reduction == Reduction::mean ? a.rows : 1);
   sum(context, a.rows, out, divisor, Itself{}, static_cast<const A*>(each));
 }
