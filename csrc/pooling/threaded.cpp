@@ -15,12 +15,6 @@ bool in_place(const Args& a) {
   return std::is_same_v<T, acc_t<T>> && a.in.inner != 1;
 }
 
-// Calls body(std::bool_constant<first>).
-template <class F>
-void with_first(bool first, F body) {
-  first ? body(std::true_type{}) : body(std::false_type{});
-}
-
 template <class T, class I, class Index>
 void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* space, I* index, T* y, Index* indices) {
   using A = acc_t<T>;

@@ -1,5 +1,7 @@
 // The gradients of the threaded rung.
 #pragma once
+#include <algorithm>
+
 #include "pooling/threaded_lines.h"
 
 namespace tp::pooling::host {
@@ -162,31 +164,15 @@ void maximum_backward_of_halves(const Args& a, const Index* indices, Context& co
 template <class In, class T>
 void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<In>* shares, acc_t<In>* sum, T* to) {
   using A = acc_t<In>;
-  const Range rows = windows_over(a.h, p.oh);
-  const bool across = a.in.inner > 1;
-  if (!across && halves(a.h) && halves(a.w) && !std::is_same_v<In, half>) {
+  if (halves(a.h) && halves(a.w) && !std::is_same_v<In, half>) {
     const In* from = grad + (p.outer * a.out.h + p.oh / 2) * a.out.w;
     return backward_of_halves(a, p, [=](int64_t ow, int64_t) { return A(0) + A(from[ow]) / 4; }, to);
   }
   for (int64_t k = 0; k < p.width; ++k) sum[k] = 0;
+  const Range rows = windows_over(a.h, p.oh);
   for (int64_t oh = rows.begin; oh < rows.begin + rows.count; ++oh) {
-    const int64_t count_h = counted(a.h, oh, a.count_include_pad), row = (p.outer * a.out.h + oh) * a.out.w;
-    if (across) {
-      const Range columns = windows_over(a.w, p.ow);
-      for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
-        const auto* from = readable(grad + (row + ow) * p.width, p.width, shares);
-        const A count(count_h * counted(a.w, ow, a.count_include_pad));
-        if (rows.count * columns.count == 1) {  // the only window
-          TP_INDEPENDENT
-          for (int64_t k = 0; k < p.width; ++k) to[k] = T(A(0) + A(from[k]) / count);
-          return;
-        }
-        TP_INDEPENDENT
-        for (int64_t k = 0; k < p.width; ++k) sum[k] += A(from[k]) / count;
-      }
-      continue;
-    }
-    const auto* from = readable(grad + row, a.out.w, shares);
+    const int64_t count_h = counted(a.h, oh, a.count_include_pad);
+    const auto* from = readable(grad + (p.outer * a.out.h + oh) * a.out.w, a.out.w, shares);
     TP_INDEPENDENT
     for (int64_t ow = 0; ow < a.out.w; ++ow)
       shares[ow] = A(from[ow]) / A(count_h * counted(a.w, ow, a.count_include_pad));
@@ -203,6 +189,34 @@ void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<I
   convert(p.width, sum, to);
 }
 
+// The same for `count` neighbouring pixels of a row, channels last. Sums are where the gradients go if they have their
+// type.
+template <class In, class T>
+void average_backward_pixels(const Args& a, const In* grad, Line p, int64_t count, acc_t<In>* space, acc_t<In>* sums,
+                             T* to) {
+  using A = acc_t<In>;
+  constexpr bool direct = std::is_same_v<T, A>;
+  const Range rows = windows_over(a.h, p.oh);
+  for (const int64_t end = p.ow + count; p.ow < end; ++p.ow, to += p.width) {
+    const Range columns = windows_over(a.w, p.ow);
+    A* const sum = direct ? reinterpret_cast<A*>(to) : sums;
+    bool first = true;
+    for (int64_t oh = rows.begin; oh < rows.begin + rows.count; ++oh) {
+      for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
+        const auto* from = readable(grad + ((p.outer * a.out.h + oh) * a.out.w + ow) * p.width, p.width, space);
+        const A pixels(counted(a.h, oh, a.count_include_pad) * counted(a.w, ow, a.count_include_pad));
+        with_first(first, [=](auto starts) {
+          TP_INDEPENDENT
+          for (int64_t k = 0; k < p.width; ++k) sum[k] = (starts ? A(0) : sum[k]) + A(from[k]) / pixels;
+        });
+        first = false;
+      }
+    }
+    if (first) std::fill_n(sum, p.width, A(0));
+    if (!direct) convert(p.width, sum, to);
+  }
+}
+
 template <class T, class In>
 void average_backward_lines(const Args& a, const In* grad, Context& context) {
   using A = acc_t<In>;
@@ -211,8 +225,15 @@ void average_backward_lines(const Args& a, const In* grad, Context& context) {
     const int64_t width = a.in.inner == 1 ? a.in.w : a.in.inner;
     const auto share_space = array<A>(tp::max(a.out.w, a.in.inner)), sum_space = array<A>(width);
     on_vectors([&a, grad, begin, end, width, shares = share_space.get(), sum = sum_space.get()] {
-      for (int64_t i = begin; i < end; ++i) {
-        average_backward_line(a, grad, line_of(a.in, i), shares, sum, as<T>(a.grad_x) + i * width);
+      for (int64_t i = begin, count = 1; i < end; i += count) {
+        const Line p = line_of(a.in, i);
+        T* to = as<T>(a.grad_x) + i * width;
+        if (a.in.inner == 1) {
+          average_backward_line(a, grad, p, shares, sum, to);
+        } else {
+          count = tp::min(a.in.w - p.ow, end - i);
+          average_backward_pixels(a, grad, p, count, shares, sum, to);
+        }
       }
     });
   });

@@ -122,4 +122,10 @@ void for_lines(Context& context, const Maps& maps, int64_t cost, Body body) {
   context.parallel_for(lines, tp::max(grain / tp::max(width * cost, int64_t(1)), int64_t(1)), body);
 }
 
+// Calls body(std::bool_constant<first>).
+template <class F>
+void with_first(bool first, F body) {
+  first ? body(std::true_type{}) : body(std::false_type{});
+}
+
 }  // namespace tp::pooling::host
