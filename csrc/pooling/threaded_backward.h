@@ -111,23 +111,36 @@ void maximum_backward_maps(const Args& a, const Index* indices, Context& context
                        });
 }
 
-// sums = the gradients that a pixel's channels get from the windows whose maximum is that pixel (channels last).
+// Channels last, for `count` neighbouring pixels of a row: every channel of a pixel gets the gradients of the windows
+// whose maximum is that pixel. Sums are where the gradients go if they have their type.
 template <class T, class Index>
-void maximum_backward_channels(const Args& a, const Index* indices, const Line& p, acc_t<T>* sum, T* to) {
-  const Range rows = windows_over(a.h, p.oh), columns = windows_over(a.w, p.ow);
-  const int64_t pixel = p.oh * a.in.w + p.ow;
-  for (int64_t c = 0; c < p.width; ++c) sum[c] = 0;
-  for (int64_t oh = rows.begin; oh < rows.begin + rows.count; ++oh) {
-    for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
-      const int64_t first = ((p.outer * a.out.h + oh) * a.out.w + ow) * p.width;
-      const T* grad = as<T>(a.grad) + first;
-      const Index* taken = indices + first;
-      TP_INDEPENDENT
-      for (int64_t c = 0; c < p.width; ++c) sum[c] += taken[c] == pixel ? acc_t<T>(grad[c]) : acc_t<T>(0);
+void maximum_backward_pixels(const Args& a, const Index* indices, Line p, int64_t count, acc_t<T>* space,
+                             acc_t<T>* sums, T* to) {
+  using A = acc_t<T>;
+  constexpr bool direct = std::is_same_v<T, A>;
+  const Range rows = windows_over(a.h, p.oh);
+  for (const int64_t end = p.ow + count; p.ow < end; ++p.ow, to += p.width) {
+    const Range columns = windows_over(a.w, p.ow);
+    const Index pixel = Index(p.oh * a.in.w + p.ow);
+    A* const sum = direct ? reinterpret_cast<A*>(to) : sums;
+    bool first = true;
+    for (int64_t oh = rows.begin; oh < rows.begin + rows.count; ++oh) {
+      for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
+        const int64_t window = ((p.outer * a.out.h + oh) * a.out.w + ow) * p.width;
+        const auto* grad = readable(as<T>(a.grad) + window, p.width, space);
+        const Index* taken = indices + window;
+        with_first(first, [=](auto starts) {
+          TP_INDEPENDENT
+          for (int64_t c = 0; c < p.width; ++c) {
+            sum[c] = (starts ? A(0) : sum[c]) + chosen(taken[c] == pixel, A(grad[c]), A(0));
+          }
+        });
+        first = false;
+      }
     }
+    if (first) std::fill_n(sum, p.width, A(0));
+    if (!direct) convert(p.width, sum, to);
   }
-  TP_INDEPENDENT
-  for (int64_t c = 0; c < p.width; ++c) to[c] = T(sum[c]);
 }
 
 // A row of a map, if all windows are 2 x 2 pixels inside it: every pixel belongs to one window at most. value(ow, j) is
@@ -267,18 +280,22 @@ void maximum_backward(const Args& a, const Index* indices, Context& context) {
   if constexpr (std::is_same_v<T, acc_t<T>>) {
     if (a.in.inner == 1 && halves(a.h) && halves(a.w)) return maximum_backward_of_halves<T>(a, indices, context);
   }
-  if (a.in.outer >= context.device.threads && Scatter<T, Index>::fits(a))
+  const int64_t windows = ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride);  // over a pixel
+  constexpr int64_t most_gathered = 9;
+  const bool gathers = a.in.inner > 1 && windows <= most_gathered;
+  if (!gathers && a.in.outer >= context.device.threads && Scatter<T, Index>::fits(a))
     return maximum_backward_maps<T>(a, indices, context);
   if (a.in.inner == 1) return with_axes(a, [&](const auto& h, const auto& w) { maximum<T>(a, run, h, w); });
-  for_lines(context, a.in, 4 * ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride),
-            [&a, indices](int64_t begin, int64_t end) {
-              const auto space = array<acc_t<T>>(a.in.inner);
-              on_vectors([&a, indices, begin, end, sum = space.get()] {
-                for (int64_t i = begin; i < end; ++i) {
-                  maximum_backward_channels<T>(a, indices, line_of(a.in, i), sum, as<T>(a.grad_x) + i * a.in.inner);
-                }
-              });
-            });
+  for_lines(context, a.in, 4 * windows, [&a, indices](int64_t begin, int64_t end) {
+    const auto grads = array<acc_t<T>>(a.in.inner), sums = array<acc_t<T>>(a.in.inner);
+    on_vectors([&a, indices, begin, end, space = grads.get(), sum = sums.get()] {
+      for (int64_t i = begin, count; i < end; i += count) {
+        const Line p = line_of(a.in, i);
+        count = tp::min(a.in.w - p.ow, end - i);
+        maximum_backward_pixels<T>(a, indices, p, count, space, sum, as<T>(a.grad_x) + i * a.in.inner);
+      }
+    });
+  });
 }
 
 }  // namespace tp::pooling::host
