@@ -22,13 +22,14 @@
 
 namespace tp::sort::host {
 
-// W is the image of a key, but signed, because the processor's vector instructions compare signed words.
-template <class W>
+// W is the image of a key, but signed, because the processor's vector instructions compare signed words. Vectors have
+// `bytes` bytes.
+template <class W, int bytes>
 struct RowNetwork {
   using S = std::make_signed_t<W>;
-  static constexpr int lanes = 32 / int(sizeof(W));
-  typedef S V __attribute__((vector_size(32), aligned(sizeof(S)), may_alias));
-  static constexpr int block = 8;  // keys of a lane in registers
+  static constexpr int lanes = bytes / int(sizeof(W));
+  typedef S V __attribute__((vector_size(bytes), aligned(sizeof(S)), may_alias));
+  static constexpr int block = lanes == 16 && sizeof(W) == 4 ? 16 : 8;  // keys of a lane in registers
   static_assert(sizeof(W) > 1, "a counting sort of bytes is faster");
 
   static void exchange(V& a, V& b) {
@@ -64,10 +65,10 @@ struct RowNetwork {
   // `to_stride` apart, with the bits of `flip` inverted in each word.
   static void transpose(const V* from, int64_t from_stride, V* to, int64_t to_stride, S flip = 0) {
     V x[lanes];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int i = 0; i < lanes; ++i) x[i] = from[i * from_stride];
     transpose_from<lanes / 2>(x);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int i = 0; i < lanes; ++i) to[i * to_stride] = x[i] ^ flip;
   }
 
@@ -76,7 +77,7 @@ struct RowNetwork {
   // halves.
   template <int step>
   static void transpose_from(V* x) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int i = 0; i < lanes; ++i) {
       if ((i & step) == 0) swap_lanes<step>(x[i], x[i + step], std::make_integer_sequence<int, lanes>());
     }
@@ -90,17 +91,17 @@ struct RowNetwork {
   }
   // Unrolls loops over arrays that are indexed by constants, so that they stay in registers.
   static void load_block(const V* from, V* x) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < block; ++i) x[i] = from[i];
   }
   static void store_block(const V* x, V* to) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < block; ++i) to[i] = x[i];
   }
   // Compares key i of a block with key i ^ `distance`.
   template <int distance>
   static void exchange_block(V* x) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < block; ++i) {
       if (i < (i ^ distance)) exchange(x[i], x[i ^ distance]);
     }
@@ -111,12 +112,14 @@ struct RowNetwork {
     exchange_block<1>(x);
     exchange_block<3>(x), exchange_block<1>(x);
     exchange_block<7>(x), exchange_block<2>(x), exchange_block<1>(x);
+    if constexpr (block > 8) exchange_block<15>(x), exchange_block<4>(x), exchange_block<2>(x), exchange_block<1>(x);
     store_block(x, to);
   }
   template <bool across>
   static void merge_block(V* to) {
     V x[block];
     load_block(to, x);
+    if constexpr (block > 8) exchange_block<8>(x);
     exchange_block<4>(x), exchange_block<2>(x), exchange_block<1>(x);
     if constexpr (across) exchange_in_vectors(x);
     store_block(x, to);
@@ -152,11 +155,14 @@ struct RowNetwork {
     if (half <= 1) merge_pairs<2>(x);
     if (half <= 2) merge_pairs<4>(x);
     if (half <= 4) merge_pairs<8>(x);
+    if constexpr (block > 8) {
+      if (half <= 8) merge_pairs<16>(x);
+    }
     store_block(x, to);
   }
   template <int k>
   static void merge_pairs(V* x) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < block; ++i) {
       const int other = i ^ (k - 1);
       if (i > other) continue;
@@ -164,6 +170,7 @@ struct RowNetwork {
       exchange(x[i], x[other]);
       x[other] = reversed<true>(x[other]);
     }
+    if constexpr (k > 8) exchange_block<4>(x);
     if constexpr (k > 4) exchange_block<2>(x);
     if constexpr (k > 2) exchange_block<1>(x);
     exchange_in_vectors(x);
@@ -175,7 +182,7 @@ struct RowNetwork {
     transpose_block(x);
   }
   static void transpose_block(V* x) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < block; i += lanes) transpose_from<lanes / 2>(x + i);
   }
   template <int distance>

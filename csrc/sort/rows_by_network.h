@@ -27,16 +27,16 @@ template <class Items>
 bool suits_network(const Args& args, const Items& items, int threads) {
   using W = typename Items::Word;
   return !args.offsets && args.n > 1 && args.n <= most_network_keys<W> && items.whole() &&
-         args.rows >= RowNetwork<W>::lanes * (args.n <= few_network_keys ? 1 : threads);
+         args.rows >= RowNetwork<W, 32>::lanes * (args.n <= few_network_keys ? 1 : threads);
 }
 
 // Sorts rows first .. first + count, one in each lane, for count up to the number of lanes. There is space for
 // [lanes, padded] words, row by row, and for [padded, lanes], as vectors.
-template <class Items>
+template <int bytes, class Items>
 void sort_lanes(const Items& items, int64_t first, int64_t count, int64_t n, int64_t padded,
                 typename Items::Word* by_row) {
   using W = typename Items::Word;
-  using Network = RowNetwork<W>;
+  using Network = RowNetwork<W, bytes>;
   using V = typename Network::V;
   constexpr int64_t lanes = Network::lanes;
   constexpr auto least = std::numeric_limits<typename Network::S>::min();
@@ -57,17 +57,18 @@ void sort_lanes(const Items& items, int64_t first, int64_t count, int64_t n, int
 template <class Items>
 void sort_rows_by_network(const Args& args, const Items& items, Context& context) {
   using W = typename Items::Word;
-  constexpr int64_t lanes = RowNetwork<W>::lanes, unit = tp::max(lanes, int64_t(RowNetwork<W>::block));
-  struct alignas(64) Line {
-    W words[64 / sizeof(W)];
+  constexpr int64_t widest = 64, most_lanes = RowNetwork<W, widest>::lanes;
+  constexpr int64_t unit = tp::max(most_lanes, int64_t(RowNetwork<W, widest>::block));
+  struct alignas(widest) Line {
+    W words[widest / sizeof(W)];
   };
   const int64_t rows = args.rows, n = args.n, padded = ceil_div(n, unit) * unit;
-  context.parallel_for(ceil_div(rows, lanes), 1 + (1 << 14) / (lanes * n), [&](int64_t begin, int64_t end) {
-    const std::unique_ptr<Line[]> lines(new Line[size_t(2 * padded * lanes) * sizeof(W) / sizeof(Line)]());
-    on_vectors([=, by_row = lines[0].words] {
-      for (int64_t group = begin; group < end; ++group) {
-        const int64_t first = group * lanes;
-        sort_lanes(items, first, tp::min(lanes, rows - first), n, padded, by_row);
+  context.parallel_for(ceil_div(rows, most_lanes), 1 + (1 << 14) / (most_lanes * n), [&](int64_t begin, int64_t end) {
+    const std::unique_ptr<Line[]> lines(new Line[size_t(2 * padded)]());
+    on_widest_vectors([=, by_row = lines[0].words](auto bytes) {
+      constexpr int64_t lanes = RowNetwork<W, bytes.value>::lanes;
+      for (int64_t first = begin * most_lanes; first < tp::min(end * most_lanes, rows); first += lanes) {
+        sort_lanes<bytes.value>(items, first, tp::min(lanes, rows - first), n, padded, by_row);
       }
     });
   });

@@ -229,17 +229,18 @@ void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W diffe
 // to[0 .. n) = from[0 .. n) in order, which may be the same array.
 template <class W>
 void sort_by_network(const W* from, W* to, int64_t n) {
-  using Network = RowNetwork<W>;
-  using S = typename Network::S;
-  using V = typename Network::V;
   struct alignas(64) Line {
-    V vectors[64 / sizeof(V)];
+    W words[64 / sizeof(W)];
   };
   constexpr W sign = W(W(1) << (8 * sizeof(W) - 1));
-  const int64_t vectors = Network::padded(n), size = vectors * Network::lanes;
-  const std::unique_ptr<Line[]> lines(new Line[size_t(2 * vectors) * sizeof(V) / sizeof(Line)]);
-  on_vectors([=, x = lines[0].vectors] {
-    V* const y = x + vectors;
+  const int64_t most = tp::max(RowNetwork<W, 64>::padded(n), ceil_div(RowNetwork<W, 32>::padded(n), int64_t(2)));
+  const std::unique_ptr<Line[]> lines(new Line[size_t(2 * most)]);
+  on_widest_vectors([=, words = lines[0].words](auto bytes) {
+    using Network = RowNetwork<W, bytes.value>;
+    using S = typename Network::S;
+    using V = typename Network::V;
+    const int64_t vectors = Network::padded(n), size = vectors * Network::lanes;
+    V *const x = reinterpret_cast<V*>(words), *const y = x + vectors;
     S *const unsorted = reinterpret_cast<S*>(x), *const sorted = reinterpret_cast<S*>(y);
     TP_INDEPENDENT
     for (int64_t i = 0; i < n; ++i) unsorted[i] = S(W(from[i] ^ sign));
