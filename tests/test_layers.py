@@ -181,6 +181,27 @@ def test_large_and_infinite_logits(device):
         assert grads.isfinite().all() and grads.sum(1).abs().max() <= 1e-6
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_any_numbers_of_rows_and_classes(dtype, device):
+    """Neither the loss of a row nor its gradient depends on the rows beside it."""
+    for rows, classes in itertools.product((1, 15, 16, 17, 33), (1, 2, 15, 16, 17, 31, 32, 100, 127, 128, 129)):
+        logits = (torch.arange(rows * classes) * 7 % 13 / 4).view(rows, classes).to(device, dtype).requires_grad_()
+        target = torch.arange(rows, device=device) * 5 % classes
+        losses = cross_entropy(logits, target, "none")
+        (grads,) = torch.autograd.grad(losses.sum(), logits)
+        exact = logits.detach().double().requires_grad_()
+        want = F.cross_entropy(exact, target, reduction="none")
+        tolerance = 8 * torch.finfo(dtype).eps
+        torch.testing.assert_close(losses.double(), want, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            grads.double(), torch.autograd.grad(want.sum(), exact)[0], rtol=tolerance, atol=tolerance
+        )
+        alone = logits[-1:].detach().requires_grad_()
+        loss = cross_entropy(alone, target[-1:], "none")
+        assert_same_bits(loss, losses[-1:], (rows, classes))
+        assert_same_bits(torch.autograd.grad(loss.sum(), alone)[0], grads[-1:], (rows, classes))
+
+
 def test_nan_is_not_hidden(device):
     logits = torch.zeros(3, 4, device=device)
     logits[1, 2] = NAN

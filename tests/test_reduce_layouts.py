@@ -149,6 +149,18 @@ def test_short_rows_do_not_depend_on_their_number(device):
             assert_same_bits(sums[row], reduce(x[row : row + 1], 1)[0], f"{n} {row}")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32], ids=str)
+def test_columns_that_blocks_share(dtype, device):
+    """On CUDA a pair of blocks, a cluster, or many blocks share a column; or one has several."""
+    for shape in ((600, 16384), (300, 20000), (512, 2048), (100, 1027), (9000, 40), (70, 40000), (3, 2000, 260)):
+        x = (torch.arange(torch.Size(shape).numel()) * 31 % 7 - 3).view(shape).to(device, dtype)
+        dim = len(shape) - 2
+        got = reduce(x, dim)
+        assert_equal(got, x.long().sum(dim).to(got.dtype), shape)
+        assert_equal(reduce(x, dim, op="argmax"), x.float().argmax(dim), shape)
+        assert_equal(reduce(x, dim, op="max"), x.amax(dim), shape)
+
+
 @pytest.mark.parametrize("op", ["sum", "prod", "logsumexp"])
 def test_bits_do_not_depend_on_the_address(op, device):
     """Nor on whether vectors of neighbouring columns can be loaded: float64 shows the order in which sums are added."""
