@@ -188,15 +188,16 @@ struct Logits {
 
   // Does the same for `count` short rows from `row` on, at most `side`: the exponentials of row l are at
   // buffer[c * side + l].
-  template <int bytes>
   void softmax_of_rows(int64_t row, int count, A* buffer, A* most, A* sum) const {
-    const T* from = x + row * classes;
-    if (count < side) std::fill_n(buffer, buffer_size(), A(0));
+    const auto turn = [=, this](T* to) {
+      if (count < side) std::fill_n(to, classes * side, T(0));
+      transpose<32>(count, classes, x + row * classes, classes, to, side);
+    };
     if constexpr (std::is_same<T, A>::value) {
-      transpose<bytes>(count, classes, from, classes, buffer, side);
+      turn(buffer);
     } else {
-      T turned[short_row * side] = {};
-      transpose<bytes>(count, classes, from, classes, turned, side);
+      T turned[short_row * side];
+      turn(turned);
       convert(classes * side, turned, buffer);
     }
     for (int l = 0; l < side; ++l) most[l] = Max<A>::identity(), sum[l] = 0;
@@ -215,49 +216,50 @@ struct Logits {
   }
 
   // Stores the columns of the buffer as rows.
-  template <int bytes>
   void store_rows(int64_t row, int count, const A* buffer, T* out) const {
     T* to = out + row * classes;
     if constexpr (std::is_same<T, A>::value) {
-      transpose<bytes>(classes, count, buffer, side, to, classes);
+      transpose<32>(classes, count, buffer, side, to, classes);
     } else {
       T narrow[short_row * side];
       convert(classes * side, buffer, narrow);
-      transpose<bytes>(classes, count, narrow, side, to, classes);
+      transpose<32>(classes, count, narrow, side, to, classes);
     }
   }
 
-  // On all threads, calls of_row(row, most, sum, buffer) for each long row, or of_rows(bytes, row, count, most, sum,
-  // buffer) for up to `side` short ones, where vectors have `bytes` bytes.
+  // On all threads, calls of_row(row, most, sum, buffer) for each long row, or of_rows(row, count, most, sum, buffer)
+  // for up to `side` short ones.
   template <class OfRow, class OfRows>
   void for_all(Context& context, OfRow of_row, OfRows of_rows) const {
     const int64_t cost = 4 * tp::max(classes, int64_t(1));
     context.parallel_for(rows, tp::max(grain / cost, int64_t(side)), [=, *this](int64_t begin, int64_t end) {
       std::vector<A> space(static_cast<size_t>(buffer_size()));
       A* buffer = space.data();
-      on_widest_vectors([=, *this](auto bytes) {
-        for (int64_t row = begin; row < end && !is_short(); ++row) {
-          A most, sum;
-          softmax(row, buffer, most, sum);
-          of_row(row, most, sum, static_cast<const A*>(buffer));
-        }
-        for (int64_t row = begin; row < end && is_short(); row += side) {
-          const int count = int(tp::min(end - row, int64_t(side)));
-          A most[side], sum[side];
-          softmax_of_rows<bytes.value>(row, count, buffer, most, sum);
-          of_rows(bytes, row, count, most, sum, buffer);
+      on_widest_vectors([=, *this](auto) {
+        if (is_short()) {
+          for (int64_t row = begin; row < end; row += side) {
+            const int count = int(tp::min(end - row, int64_t(side)));
+            A most[side], sum[side];
+            softmax_of_rows(row, count, buffer, most, sum);
+            of_rows(row, count, most, sum, buffer);
+          }
+        } else {
+          for (int64_t row = begin; row < end; ++row) {
+            A most, sum;
+            softmax(row, buffer, most, sum);
+            of_row(row, most, sum, static_cast<const A*>(buffer));
+          }
         }
       });
     });
   }
 
-  // Calls f(row, loss of the row) for all rows.
-  template <class F>
-  void for_losses(Context& context, F f) const {
+  // Stores the loss of each row.
+  void store_losses(Context& context, A* losses) const {
     for_all(
-        context, [=, *this](int64_t row, A most, A sum, const A*) { f(row, loss(row, most, sum)); },
-        [=, *this](auto, int64_t row, int count, const A* most, const A* sum, A*) {
-          for (int l = 0; l < count; ++l) f(row + l, loss(row + l, most[l], sum[l]));
+        context, [=, *this](int64_t row, A most, A sum, const A*) { losses[row] = loss(row, most, sum); },
+        [=, *this](int64_t row, int count, const A* most, const A* sum, A*) {
+          for (int l = 0; l < count; ++l) losses[row + l] = loss(row + l, most[l], sum[l]);
         });
   }
 };
@@ -289,7 +291,7 @@ void cross_entropy_gradient(const Args& a, const Logits<T>& logits, Context& con
         store(classes, out + row * classes, [=](int64_t c) { return exponentials[c] * one * g; });
         finish(row, logits.valid(row) ? exponentials[logits.target[row]] : A(0), one, g);
       },
-      [=](auto bytes, int64_t row, int count, const A*, const A* sum, A* exponentials) {
+      [=](int64_t row, int count, const A*, const A* sum, A* exponentials) {
         A g[Rows::side] = {}, one[Rows::side], at_label[Rows::side];
         for (int l = 0; l < Rows::side; ++l) one[l] = A(1) / sum[l];
         for (int l = 0; l < count; ++l) {
@@ -301,7 +303,7 @@ void cross_entropy_gradient(const Args& a, const Logits<T>& logits, Context& con
           TP_INDEPENDENT
           for (int l = 0; l < Rows::side; ++l) column[l] = column[l] * one[l] * g[l];
         }
-        logits.template store_rows<bytes.value>(row, count, exponentials, out);
+        logits.store_rows(row, count, exponentials, out);
         for (int l = 0; l < count; ++l) finish(row + l, at_label[l], one[l], g[l]);
       });
 }
@@ -312,10 +314,9 @@ void compute_cross_entropy(const Args& a, Context& context) {
   const Logits<T> logits{as<T>(a.x), a.target, a.rows, a.columns};
   if (a.step == Step::cross_entropy_backward) return cross_entropy_gradient(a, logits, context);
   T* out = as<T>(a.out);
-  if (a.reduction == Reduction::none)
-    return logits.for_losses(context, [=](int64_t row, A loss) { out[row] = T(loss); });
   A* each = context.workspace<A>(a.rows);
-  logits.for_losses(context, [=](int64_t row, A loss) { each[row] = loss; });
+  logits.store_losses(context, each);
+  if (a.reduction == Reduction::none) return convert(a.rows, each, out);
   const A divisor(a.reduction == Reduction::mean ? a.rows : 1);
   sum(context, a.rows, out, divisor, Itself{}, static_cast<const A*>(each));
 }

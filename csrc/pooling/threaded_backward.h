@@ -111,29 +111,23 @@ void maximum_backward_maps(const Args& a, const Index* indices, Context& context
                        });
 }
 
-// Channels last, for `count` neighbouring pixels of a row: every channel of a pixel gets the gradients of the windows
-// whose maximum is that pixel. Sums are where the gradients go if they have their type.
-template <class T, class Index>
-void maximum_backward_pixels(const Args& a, const Index* indices, Line p, int64_t count, acc_t<T>* space,
-                             acc_t<T>* sums, T* to) {
-  using A = acc_t<T>;
+// Channels last, for `count` neighbouring pixels of a row: every channel of a pixel gets the sum of what the windows
+// over it give. values(p, oh, ow) returns a function of the channel. Sums are where the gradients go if they have their
+// type.
+template <class A, class T, class Values>
+void backward_of_pixels(const Args& a, Line p, int64_t count, Values values, A* sums, T* to) {
   constexpr bool direct = std::is_same_v<T, A>;
   const Range rows = windows_over(a.h, p.oh);
   for (const int64_t end = p.ow + count; p.ow < end; ++p.ow, to += p.width) {
     const Range columns = windows_over(a.w, p.ow);
-    const Index pixel = Index(p.oh * a.in.w + p.ow);
     A* const sum = direct ? reinterpret_cast<A*>(to) : sums;
     bool first = true;
     for (int64_t oh = rows.begin; oh < rows.begin + rows.count; ++oh) {
       for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
-        const int64_t window = ((p.outer * a.out.h + oh) * a.out.w + ow) * p.width;
-        const auto* grad = readable(as<T>(a.grad) + window, p.width, space);
-        const Index* taken = indices + window;
+        const auto value = values(p, oh, ow);
         with_first(first, [=](auto starts) {
           TP_INDEPENDENT
-          for (int64_t c = 0; c < p.width; ++c) {
-            sum[c] = (starts ? A(0) : sum[c]) + chosen(taken[c] == pixel, A(grad[c]), A(0));
-          }
+          for (int64_t c = 0; c < p.width; ++c) sum[c] = (starts ? A(0) : sum[c]) + value(c);
         });
         first = false;
       }
@@ -202,34 +196,6 @@ void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<I
   convert(p.width, sum, to);
 }
 
-// The same for `count` neighbouring pixels of a row, channels last. Sums are where the gradients go if they have their
-// type.
-template <class In, class T>
-void average_backward_pixels(const Args& a, const In* grad, Line p, int64_t count, acc_t<In>* space, acc_t<In>* sums,
-                             T* to) {
-  using A = acc_t<In>;
-  constexpr bool direct = std::is_same_v<T, A>;
-  const Range rows = windows_over(a.h, p.oh);
-  for (const int64_t end = p.ow + count; p.ow < end; ++p.ow, to += p.width) {
-    const Range columns = windows_over(a.w, p.ow);
-    A* const sum = direct ? reinterpret_cast<A*>(to) : sums;
-    bool first = true;
-    for (int64_t oh = rows.begin; oh < rows.begin + rows.count; ++oh) {
-      for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
-        const auto* from = readable(grad + ((p.outer * a.out.h + oh) * a.out.w + ow) * p.width, p.width, space);
-        const A pixels(counted(a.h, oh, a.count_include_pad) * counted(a.w, ow, a.count_include_pad));
-        with_first(first, [=](auto starts) {
-          TP_INDEPENDENT
-          for (int64_t k = 0; k < p.width; ++k) sum[k] = (starts ? A(0) : sum[k]) + A(from[k]) / pixels;
-        });
-        first = false;
-      }
-    }
-    if (first) std::fill_n(sum, p.width, A(0));
-    if (!direct) convert(p.width, sum, to);
-  }
-}
-
 template <class T, class In>
 void average_backward_lines(const Args& a, const In* grad, Context& context) {
   using A = acc_t<In>;
@@ -245,7 +211,12 @@ void average_backward_lines(const Args& a, const In* grad, Context& context) {
           average_backward_line(a, grad, p, shares, sum, to);
         } else {
           count = tp::min(a.in.w - p.ow, end - i);
-          average_backward_pixels(a, grad, p, count, shares, sum, to);
+          const auto values = [&a, grad, shares](const Line& line, int64_t oh, int64_t ow) {
+            const In* from = grad + ((line.outer * a.out.h + oh) * a.out.w + ow) * line.width;
+            const A pixels(counted(a.h, oh, a.count_include_pad) * counted(a.w, ow, a.count_include_pad));
+            return [pixels, given = readable(from, line.width, shares)](int64_t c) { return A(given[c]) / pixels; };
+          };
+          backward_of_pixels(a, p, count, values, sum, to);
         }
       }
     });
@@ -292,7 +263,13 @@ void maximum_backward(const Args& a, const Index* indices, Context& context) {
       for (int64_t i = begin, count; i < end; i += count) {
         const Line p = line_of(a.in, i);
         count = tp::min(a.in.w - p.ow, end - i);
-        maximum_backward_pixels<T>(a, indices, p, count, space, sum, as<T>(a.grad_x) + i * a.in.inner);
+        const auto values = [&a, indices, space](const Line& line, int64_t oh, int64_t ow) {
+          const int64_t window = ((line.outer * a.out.h + oh) * a.out.w + ow) * line.width;
+          const Index pixel = Index(line.oh * a.in.w + line.ow);
+          return [pixel, taken = indices + window, given = readable(as<T>(a.grad) + window, line.width, space)](
+                     int64_t c) { return chosen(taken[c] == pixel, acc_t<T>(given[c]), acc_t<T>(0)); };
+        };
+        backward_of_pixels(a, p, count, values, sum, as<T>(a.grad_x) + i * a.in.inner);
       }
     });
   });

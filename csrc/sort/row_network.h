@@ -29,7 +29,8 @@ struct RowNetwork {
   using S = std::make_signed_t<W>;
   static constexpr int lanes = bytes / int(sizeof(W));
   typedef S V __attribute__((vector_size(bytes), aligned(sizeof(S)), may_alias));
-  static constexpr int block = lanes == 16 && sizeof(W) == 4 ? 16 : 8;  // keys of a lane in registers
+  // Keys of a lane in registers: at least as many as there are lanes, where arrays are sorted.
+  static constexpr int block = lanes == 16 && sizeof(W) == 4 ? 16 : 8;
   static_assert(sizeof(W) > 1, "a counting sort of bytes is faster");
 
   static void exchange(V& a, V& b) {

@@ -233,6 +233,7 @@ void sort_by_network(const W* from, W* to, int64_t n) {
     W words[64 / sizeof(W)];
   };
   constexpr W sign = W(W(1) << (8 * sizeof(W) - 1));
+  // Room for either size of vectors, in lines.
   const int64_t most = tp::max(RowNetwork<W, 64>::padded(n), ceil_div(RowNetwork<W, 32>::padded(n), int64_t(2)));
   const std::unique_ptr<Line[]> lines(new Line[size_t(2 * most)]);
   on_widest_vectors([=, words = lines[0].words](auto bytes) {

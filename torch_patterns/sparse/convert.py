@@ -1,4 +1,4 @@
-"""Conversions between the formats, on the device, built from the library's histogram, scan and sort (exercise 14.3).
+"""Conversions between the formats, on the device, built from sorts, searches, histograms and scans (exercise 14.3).
 
 Every format becomes CSR by a stable sort of its entries by row. CSR becomes every other format by the row of each entry
 and its position in the row. Values are moved by gathers and scatters, so conversions are differentiable in them.
@@ -406,37 +406,38 @@ def coalesce(a: Matrix) -> Matrix:
     Explicit zeros remain entries. Differentiable in the values; waits for the device.
     """
     coo = a if isinstance(a, COO) else _to_coo(_to_csr(a))
-    once = COO(*(_once if max(coo.shape) < 2**31 else _once_in_large)(coo), coo.shape)
+    *indices, values = _once(coo)
+    once = COO(*(x.to(coo.row_idx.dtype) for x in indices), values.to(coo.values.dtype), coo.shape)
     return once if isinstance(a, COO) else _again(_to_csr(once), a)
 
 
-def _once(coo: COO) -> tuple[Tensor, Tensor, Tensor]:
-    """Coalesces a matrix of fewer than 2^31 rows and columns: a key has the row of an entry in its high word, and the
-    column in its low word. A radix sort skips the digits in which no two keys differ, so a key costs only the bits of
-    its row and column.
-    """
-    rows, cols, dtype = coo.row_idx, coo.col_idx, coo.row_idx.dtype
-    if dtype == torch.long:  # indices out of range stay out of range
+def _once(coo: COO) -> tuple[Tensor, ...]:
+    """Returns (rows, columns, values) of the distinct positions. Below 2^31 rows and columns, a key has the row in its
+    high word, and the column in its low word; a radix sort skips the digits in which no two keys differ."""
+    rows, cols = coo.row_idx, coo.col_idx
+    if max(coo.shape) >= 2**31:
+        order = _ops.lexsort([cols, rows])
+        rows, cols, values = (x.index_select(0, order) for x in coo[:3])
+        return _add_runs(_heads(rows) | _heads(cols), rows, cols, values)
+    if rows.dtype == torch.long:  # indices out of range stay out of range
         rows, cols = rows.clamp(-1, 2**31 - 1), cols.clamp(-1, 2**31 - 1)
     keys, values = sort_pairs(torch.add(cols, rows.long(), alpha=1 << 32), coo.values)
-    keys, values = reduce_by_key(keys, values)
+    # The gradient of segments, unlike that of reduce_by_key, need not find the runs again.
+    keys, values = _add_runs(_heads(keys), keys, values) if values.requires_grad else reduce_by_key(keys, values)
     cols = keys.to(torch.int32)
-    rows = keys.view(torch.int32)[1::2] - (cols >> 31)  # a negative column was subtracted from the row
-    return rows.to(dtype), cols.to(dtype), values.to(coo.values.dtype)
-
-
-def _once_in_large(coo: COO) -> tuple[Tensor, Tensor, Tensor]:
-    order = _ops.lexsort([coo.col_idx, coo.row_idx])
-    rows, cols, values = (x.index_select(0, order) for x in coo[:3])
-    starts = _ops.compact(torch.arange(rows.shape[0], device=rows.device), _heads(rows) | _heads(cols))
-    ends = torch.cat([starts, starts.new_full((1,), rows.shape[0])])
-    rows, cols = (x.index_select(0, starts) for x in (rows, cols))
-    return rows, cols, segment_reduce(values, ends).to(values.dtype)
+    return keys.view(torch.int32)[1::2] - (cols >> 31), cols, values  # a negative column was subtracted from the row
 
 
 def _heads(x: Tensor) -> Tensor:
     """Tells which elements differ from the one before; the first one does."""
     return torch.nn.functional.pad(x[1:] != x[:-1], (1, 0), value=True).narrow(0, 0, x.shape[0])
+
+
+def _add_runs(heads: Tensor, *lines: Tensor) -> tuple[Tensor, ...]:
+    """Returns lines where a run begins, and the sums of the runs of the last line (waits for the device)."""
+    starts = _ops.compact(torch.arange(heads.shape[0], device=heads.device), heads)
+    sums = segment_reduce(lines[-1], torch.cat([starts, starts.new_full((1,), heads.shape[0])]))
+    return *(x.index_select(0, starts) for x in lines[:-1]), sums
 
 
 def to_dense(a: Matrix) -> Tensor:
