@@ -16,7 +16,7 @@ template <class Loops>
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"), flatten)) void on_avx512(Loops loops) {
   loops();
 }
-// Not flattened: the few processors without AVX2 are not worth a fifth of these files' code.
+// Not flattened: the few processors without AVX2 are not worth up to a sixth of a file's code.
 template <class Loops>
 __attribute__((noinline)) void on_any(Loops loops) {
   loops();
